@@ -84,6 +84,15 @@ impl From<Request> for engine::Request {
         let is_by_length = request.choice.as_ref().is_some_and(|options| options.choice.by_length);
         let retention =
             if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
+        let constraint = constraint(request.choice, request.follow);
+        let calls = match request.must_call {
+            Some(tool) => engine::ToolChoice::Named(tool.as_ref().into()),
+            None if request.may_call => engine::ToolChoice::Allowed,
+            // A choice can be no call anyway.
+            None if matches!(constraint, Some(engine::Constraint::OneOf(_))) => engine::ToolChoice::Never,
+            None if request.n_calls > 0 => engine::ToolChoice::Forbidden,
+            None => engine::ToolChoice::Never,
+        };
         Self {
             session: request.session.into(),
             parent: request.parent.map(Into::into),
@@ -100,15 +109,10 @@ impl From<Request> for engine::Request {
             exact_stops: false,
             whole_sentences: true,
             max_call_tokens: max_call_tokens(request.max_tokens),
-            constraint: constraint(request.choice, request.follow),
+            constraint,
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
-            calls: match request.must_call {
-                Some(tool) => engine::ToolChoice::Named(tool.as_ref().into()),
-                None if request.may_call => engine::ToolChoice::Allowed,
-                None if request.n_calls > 0 => engine::ToolChoice::Forbidden,
-                None => engine::ToolChoice::Never,
-            },
+            calls,
             parallel_tool_calls: false,
             logprobs: None,
             next_use: request.next_use,

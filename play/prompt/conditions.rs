@@ -37,7 +37,10 @@ impl Memories {
                 Condition::NotPlayed(other) => self.outcomes[other.0] == Outcome::Skipped,
                 Condition::Drawn(place) => {
                     let phase = self.scenario.phase(turn.phase);
-                    let speakers = phase.speakers();
+                    let mut speakers = phase.speakers();
+                    if let Some(cast) = self.cast(&turn.path, turn.phase)? {
+                        speakers.retain(|speaker| cast.contains(speaker));
+                    }
                     let begin = self.plan.begin_of(turn.phase, turn.round).turns;
                     let at = format!("{}/{}", phase.part, turn.round);
                     let order = drawn_order(self.seeds.chance(begin).here, &at, speakers.len());

@@ -28,6 +28,14 @@ impl Memories {
         Ok(Arc::new(said))
     }
 
+    /// Makes sure that what the state begins with could be computed, before anything is played.
+    ///
+    /// # Errors
+    /// An expression that fails, or whose value is of another type with this seed.
+    pub fn begins(&self) -> Result<(), PromptError> {
+        self.state("state", 0).map(drop)
+    }
+
     /// The state after the first `n` changes of the plan.
     fn state(&self, path: &str, n_changes: usize) -> Result<Arc<StateValues>, PromptError> {
         let at = |index: usize| self.states.0.get(index).and_then(OnceLock::get).cloned();

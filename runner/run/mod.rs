@@ -259,6 +259,7 @@ impl Prepared {
         let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
         let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
+        memories.begins()?;
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, &models, options, &past, &toolbox, case);
         let RunModels { own: backend, sampling, max_tokens, named: models } = models;

@@ -140,8 +140,7 @@ impl Checker {
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if size < 2 || size > n_options {
-            let message =
-                format!("`size` is {size}, but there are {n_options} options: expected 2 to {n_options}");
+            let message = format!("`size` is {size}, but there are {n_options} options");
             self.error("bad-value", &path.key("size"), message).help =
                 Some("to have one option chosen, use `one_of`".into());
             return 1;
@@ -194,8 +193,10 @@ impl Checker {
         let (options, open) = match options? {
             Options::Text(text) => {
                 if open.is_some() {
-                    let message = "`one_of` is an expression that selects the open agents, so `open` can't \
-                                   be used with it";
+                    let field = if is_set { "some_of" } else { "one_of" };
+                    let message = format!(
+                        "`{field}` is an expression that selects the open agents, so `open` can't be used with it"
+                    );
                     self.error("contradiction", &path.key("open"), message).help =
                         Some("keep one of the two".into());
                 }

@@ -6,11 +6,11 @@ use crate::schema::{LongAssertion, WrittenAssertion, WrittenExpression, WrittenS
 use crate::template::{
     Code, EXPRESSION_NAMES, Expression, OUTER, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
 };
-use crate::{Assertion, Share, template};
+use crate::{Assertion, Assignment, Content, Phase, Share, template};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggestion};
 use greenroom_yaml::{Path, PathStep};
 use indexmap::IndexMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields that may give a name to something.
 pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
@@ -275,6 +275,51 @@ impl Checker {
         sound
     }
 
+    /// Rejects `phases['NAME.PASS']` where there is no such pass.
+    pub(super) fn passes_exist(&mut self, scenario: &Content) {
+        let phases = scenario.phases.iter();
+        let conditions = phases.clone().flat_map(|phase| {
+            let open = phase.choices().filter_map(|choice| choice.open.as_ref());
+            let set = phase.sets().flat_map(Assignment::expressions);
+            let turns = phase.script().iter().filter_map(|turn| turn.when.as_ref());
+            phase
+                .when
+                .iter()
+                .chain(&phase.until)
+                .chain(&phase.cast)
+                .chain(phase.matched())
+                .chain(open)
+                .chain(set)
+                .chain(turns)
+        });
+        let results = scenario.lets.iter().chain(&scenario.outcomes).map(|(_, each)| each);
+        let all =
+            conditions.chain(results).chain(scenario.assertions.iter().map(|assertion| &assertion.that));
+        let texts = phases.flat_map(Phase::templates).map(|text| (&text.path, &text.text));
+        let mut found: BTreeMap<(String, String), Path> = BTreeMap::new();
+        for (path, text) in all.map(|each| (&each.path, &each.text)).chain(texts) {
+            for named in
+                passes_named(text).filter(|named| scenario.phases.iter().all(|phase| phase.part != *named))
+            {
+                found.insert((path.to_string(), named.to_string()), path.clone());
+            }
+        }
+        for ((_, named), path) in found {
+            let Some((name, pass)) = named.split_once('.') else { continue };
+            let of = scenario.phases.iter().filter(|phase| phase.name == name);
+            let passes: Vec<&str> = of.filter_map(|phase| Some(phase.part.split_once('.')?.1)).collect();
+            let message = format!("`{name}` has no pass `{pass}`");
+            let help = match passes.is_empty() {
+                true => format!("`{name}` is not in a block: write `{name}`"),
+                false => format!(
+                    "expected one of {}",
+                    passes.iter().map(|pass| format!("`{pass}`")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            self.error_at("unknown-phase", &path, (1, &named), message).help = Some(help);
+        }
+    }
+
     pub(super) fn outcomes(
         &mut self,
         written: IndexMap<String, Option<WrittenExpression>>,
@@ -402,6 +447,16 @@ fn phases_named(text: &str) -> impl Iterator<Item = &str> {
         let rest = &text[at + word.len()..];
         let rest = ["['", "[\"", "."].iter().find_map(|open| rest.strip_prefix(open))?;
         Some(&rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())])
+    })
+}
+
+/// Each `NAME.PASS` of `phases['NAME.PASS']`.
+fn passes_named(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("phases[").filter_map(|(at, word)| {
+        let rest = &text[at + word.len()..];
+        let quote = rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+        let (name, _) = rest[1..].split_once(quote)?;
+        name.contains('.').then_some(name)
     })
 }
 

@@ -3,7 +3,7 @@
 use super::{Checker, is_identifier};
 use crate::choice::text_of;
 use crate::schema::WrittenExpression;
-use crate::template::{evaluate_in, plain_variables};
+use crate::template::{evaluate_in, expression_names, plain_variables};
 use crate::{Item, PhaseId};
 use greenroom_yaml::Path;
 use serde_json::Value;
@@ -64,6 +64,15 @@ impl Checker {
     /// The values of a list over variables.
     fn listed(&mut self, list: &str, path: &Path) -> Option<Vec<Value>> {
         let list = self.expression(WrittenExpression::Text(list.into()), path.clone(), PhaseId(0), &[])?;
+        let names = expression_names(&list.text).unwrap_or_default();
+        if let Some(outer) = names.iter().find(|name| self.is_pass_name(path, name)) {
+            let message = format!(
+                "`{outer}` differs in each pass of the outer block, but the list of a block in it is the same in all"
+            );
+            self.error("bad-value", path, message).help =
+                Some("list the combinations under `variables`: `for: one, other in combinations`".into());
+            return None;
+        }
         let message = match evaluate_in(plain_variables(&self.names.values), &list, []) {
             _ if list.scope.state => "the list uses the state, but is needed before the run".to_string(),
             _ if !list.scope.lets.is_empty() => {

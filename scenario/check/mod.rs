@@ -478,8 +478,11 @@ impl Checker {
     ) -> Option<Arc<Scenario>> {
         self.answers(&scenario.agents, &scenario.phases);
         self.answers_in_form(&scenario.agents, &scenario.phases);
+        self.pick_several(&scenario.agents, &scenario.phases);
         self.systems(&mut scenario, systems);
         unroll::unroll(&mut scenario, blocks);
+        self.all_play(&scenario);
+        self.passes_exist(&scenario);
         self.check_hearing(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {

@@ -4,7 +4,7 @@ use super::Checker;
 use crate::choice::text_of;
 use crate::schema::{Key, Matrix, PhaseNames, WrittenPayoff};
 use crate::template::Expression;
-use crate::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topology};
+use crate::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Scenario, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use std::collections::BTreeMap;
@@ -115,6 +115,21 @@ impl Checker {
         let unit = self.known_text(written.unit, &path.key("unit"));
         let unit = unit.unwrap_or_else(|| "points".to_string());
         Some(Payoff { phases: valued, players, choices, unit, rule })
+    }
+
+    /// Rejects a matrix for players who never play together: in a block for each item of a list.
+    pub(super) fn all_play(&mut self, scenario: &Scenario) {
+        let Some(payoff) = &scenario.payoff else { return };
+        let PayoffRule::Matrix(_) = payoff.rule else { return };
+        let n_players = payoff.players.len();
+        let few = payoff.phases.iter().find(|phase| scenario.players_in(payoff, **phase).len() < n_players);
+        if let Some(phase) = few {
+            let phase = &scenario.phase(*phase).part;
+            let message =
+                format!("this matrix is for {n_players} players, not all of whom play in `{phase}`");
+            self.error("contradiction", &Path::default().key("payoff").key("matrix"), message).help =
+                Some("use `each`, which values the choices of those who play in a pass".into());
+        }
     }
 
     /// The choice of each player. A player whose turns have different options has no single choice to be

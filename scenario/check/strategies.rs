@@ -190,6 +190,29 @@ impl Checker {
     }
 }
 
+impl Checker {
+    /// Rejects strategies with one option in mind where several are picked.
+    pub(super) fn pick_several(&mut self, agents: &[Agent], phases: &[Phase]) {
+        for (id, agent) in agents.iter().enumerate() {
+            for (path, played, part) in placed(agent, phases) {
+                let word = match part {
+                    Strategy::TitForTat => "tit_for_tat",
+                    Strategy::Grim => "grim",
+                    Strategy::Always(_) => "always",
+                    _ => continue,
+                };
+                let picks =
+                    |phase: &&Phase| phase.choices_of(AgentId(id)).iter().any(|choice| choice.n_picks > 1);
+                let Some(phase) = played.into_iter().find(picks) else { continue };
+                let message =
+                    format!("`{word}` gives one option, but several are picked in `{}`", phase.name);
+                self.error("contradiction", &path, message).help =
+                    Some("use `random`, `list` or `script`, with an answer for each pick".into());
+            }
+        }
+    }
+}
+
 /// The strategies of an agent, with their places and the phases in which each is played.
 pub(super) fn placed<'a>(
     agent: &'a Agent,

@@ -197,6 +197,9 @@ impl Checker {
             };
             if !self.is_chosen_in_play(&agent, &path) {
                 let agent = self.member(&agent, cast, &path.key("agent"));
+                agent
+                    .into_iter()
+                    .for_each(|agent| self.others(&turn.to, agent, "whisper to", &path.key("to")));
                 if let (Some(agent), Some(call)) = (agent, &turn.call) {
                     self.can_call(call, &[agent], &path);
                 }
@@ -207,8 +210,11 @@ impl Checker {
                 self.can_call(call, cast, &path);
             }
             let speakers = self.speaker_in_play(&agent, given, cast, &path, phase).into_iter().enumerate();
-            let of =
-                |(variant, (agent, when))| ScriptTurn { agent, variant, when: Some(when), ..turn.clone() };
+            let of = |(variant, (agent, when))| {
+                // One who would be alone with itself speaks as in the phase.
+                let to = turn.to.iter().copied().filter(|to| *to != agent).collect();
+                ScriptTurn { agent, variant, when: Some(when), to, ..turn.clone() }
+            };
             script.extend(speakers.map(of));
         }
         script

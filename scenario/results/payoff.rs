@@ -62,10 +62,11 @@ pub fn payoffs(scenario: &Arc<Scenario>, said: &History) -> Result<Option<Payoff
     let value = valuation(scenario, payoff)?;
     for ((phase, round), made) in by_round {
         let of = |player: &AgentId| made.get(player).cloned().flatten();
-        let choices = payoff.players.iter().map(|p| (key(p), of(p).map_or(Value::Null, |(_, value)| value)));
-        let full: Option<Vec<(usize, Value)>> = payoff.players.iter().map(of).collect();
+        let players = scenario.players_in(payoff, phase);
+        let choices = players.iter().map(|p| (key(p), of(p).map_or(Value::Null, |(_, value)| value)));
+        let full: Option<Vec<(usize, Value)>> = players.iter().map(of).collect();
         let values = full.map(|full| value(&full)).transpose()?;
-        let values = values.map(|values| payoff.players.iter().map(key).zip(values).collect());
+        let values = values.map(|values| players.iter().map(key).zip(values).collect());
         let phase = (payoff.phases.len() > 1).then(|| scenario.phase(phase).part.clone());
         rounds.push(PayoffRound { phase, round, choices: choices.collect(), values });
     }
@@ -77,6 +78,16 @@ pub fn payoffs(scenario: &Arc<Scenario>, said: &History) -> Result<Option<Payoff
     };
     let totals = payoff.players.iter().map(total).collect();
     Ok(Some(Payoffs { unit: payoff.unit.clone(), totals, rounds }))
+}
+
+impl Scenario {
+    /// The players whose choices in a phase are valued together: all, but in a block for each item of a list
+    /// those who can be present in that pass.
+    pub(crate) fn players_in(&self, payoff: &Payoff, phase: PhaseId) -> Vec<AgentId> {
+        let is_of_item = self.passes_of(phase).any(|pass| self.pass(pass).item.is_some());
+        let here = &self.phase(phase).agents;
+        payoff.players.iter().copied().filter(|player| !is_of_item || here.contains(player)).collect()
+    }
 }
 
 /// Payoffs of choices, for each player.

@@ -109,6 +109,22 @@ impl Theatre {
     }
 }
 
+/// Calls that have to be made, before speech, a choice and a structured reply; choices of several options.
+#[test]
+fn demanded_calls_are_made_and_played_again() {
+    let stage = Stage::new();
+    let out = stage.path("sets").display().to_string();
+    let args =
+        ["run", "tests/scenarios/sets.yaml", "--out", &out, "--seed", "3", "--threads", "1", "--quiet"];
+    stage.greenroom(&args).assert().success();
+    let text = std::fs::read_to_string(stage.path("sets/transcript.jsonl")).unwrap();
+    let n_calls = text.lines().filter(|line| line.contains("\"call\":{\"tool\":\"sums\"")).count();
+    assert_eq!(n_calls, 4, "{text}");
+    for more in [&[][..], &["--score"], &["--rerun=exact"]] {
+        stage.greenroom(&[&["replay", &out, "--threads", "1"][..], more].concat()).assert().success();
+    }
+}
+
 #[test]
 fn calls_replay_resume_fork_and_are_played_again() {
     let theatre = Theatre::new(None, usize::from(b'{'));

@@ -165,6 +165,12 @@ fn blocks_are_played_for_each_item() {
 }
 
 #[test]
+fn couples_play_games_of_their_own() {
+    let wanted = &[("game.ann-ben/1/ben", 1), ("game.ann-cas/2/ann", 1), ("game.ann-cas/2/cas", 1)];
+    insta::assert_snapshot!(simple("couples.yaml", wanted));
+}
+
+#[test]
 fn several_are_picked_and_calls_are_made() {
     insta::assert_snapshot!(described("sets.yaml", usize::MAX, |request| {
         let call =

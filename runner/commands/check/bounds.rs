@@ -3,7 +3,7 @@
 use super::models::longest;
 use crate::backend::{call_room, conversation, source, tokenizer};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId};
+use crate::scenario::{AgentId, Condition, Phase, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId};
 use crate::tools::{ToolOffer, Toolbox};
 use crate::walk::{Answers, walk};
 use greenroom_engine::PromptEncoder;
@@ -66,24 +66,27 @@ fn bounds_until(
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = scenario.plan().clone();
-    // If one of several speaks, the worst case for each is to be that one; if pairs do, to be in one.
-    let is_of_one = |condition: &Condition| matches!(condition, Condition::Chose(..) | Condition::Paired(..));
+    // If one of several speaks, the worst case for each is to be that one.
+    let is_of_one = |condition: &Condition| {
+        matches!(condition, Condition::Chose(..) | Condition::Paired(..) | Condition::Drawn(_))
+    };
     if !plan.order().any(|(_, turn)| turn.guard.iter().any(is_of_one)) {
-        let played = |turn: &Turn| turn.phase <= last && is_in_order(scenario, turn);
+        let played = |turn: &Turn| turn.phase <= last;
         return bounds_if(opened(scenario, &plan), prompter, max_tokens, played);
     }
     let mut worst = BTreeMap::new();
     for agent in (0..scenario.agents.len()).map(AgentId) {
+        let orders: Vec<Vec<AgentId>> =
+            scenario.phases.iter().map(|phase| worst_order(phase, agent)).collect();
         let plays = |turn: &Turn| {
-            let is_own = |condition: &Condition| match condition {
+            let order = &orders[turn.phase.0];
+            let is_played = |condition: &Condition| match condition {
                 Condition::Chose(..) => turn.speaker == agent,
-                Condition::Paired(one, other, _) => {
-                    let speakers = scenario.phase(turn.phase).speakers();
-                    *one == agent && speakers.iter().find(|speaker| **speaker != agent) == Some(other)
-                }
+                Condition::Drawn(place) => order.get(*place) == Some(&turn.speaker),
+                Condition::Paired(one, other, _) => order.chunks(2).any(|pair| pair == [*one, *other]),
                 _ => true,
             };
-            turn.phase <= last && is_in_order(scenario, turn) && turn.guard.iter().all(is_own)
+            turn.phase <= last && turn.guard.iter().all(is_played)
         };
         let of = bounds_if(opened(scenario, &plan), prompter, max_tokens, plays)?;
         worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
@@ -91,12 +94,20 @@ fn bounds_until(
     Ok(worst)
 }
 
-/// False of a turn that takes another place than its speaker's in a random order: each speaks once.
-fn is_in_order(scenario: &Scenario, turn: &Turn) -> bool {
-    turn.guard.iter().all(|condition| match condition {
-        Condition::Drawn(place) => scenario.phase(turn.phase).speakers().get(*place) == Some(&turn.speaker),
-        _ => true,
-    })
+/// The order of a phase's speakers, and in twos their pairs, in which an agent remembers most: its own place is
+/// sure, and so are, among the others, those whom it overhears.
+fn worst_order(phase: &Phase, agent: AgentId) -> Vec<AgentId> {
+    let overheard = phase.overhears.iter().filter(|(by, _)| *by == agent).flat_map(|(_, of)| of);
+    let overheard: Vec<AgentId> = overheard.copied().collect();
+    let mut order = phase.speakers();
+    let is_own = order.contains(&agent);
+    // It hears the one it is paired with in any case.
+    order.sort_by_key(|other| (*other != agent, !overheard.contains(other)));
+    let partner = order.iter().skip(1).position(|other| !overheard.contains(other)).map(|at| at + 1);
+    if let Some(partner) = partner.filter(|_| is_own) {
+        order[1..=partner].rotate_right(1);
+    }
+    order
 }
 
 /// What each memory holds at the end if nothing takes place but what no condition decides about, without
