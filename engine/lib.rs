@@ -37,6 +37,7 @@ mod fault;
 mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod header;
 mod info;
 mod kv;
 mod memories;
@@ -64,6 +65,7 @@ pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, default_gpu, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use greenroom_kernels::Isa;
+pub use header::ModelHeader;
 pub use info::*;
 pub use meter::Meter;
 pub use prompter::{PromptEncoder, StopConditions, cut_reply};

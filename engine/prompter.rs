@@ -72,10 +72,6 @@ impl PromptEncoder {
         gguf.knows_types()?;
         let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
         let chat = Arc::new(Chat::new(Templates::of(gguf), &tokenizer)?);
-        // A tensor of an unknown type may claim any shape.
-        let n_elements =
-            |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
-        let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
         let first = spec.layers.iter().find_map(|layer| layer.attention);
         let first = first.ok_or_else(|| gguf.error("none of its layers has attention"))?;
         let info = ModelInfo {
@@ -90,7 +86,7 @@ impl PromptEncoder {
             head_dim: first.k_dim,
             n_vocab: tokenizer.n_vocab(),
             context_length: spec.context_length,
-            n_params,
+            n_params: gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(t.n_elements())),
             file_bytes: gguf.n_bytes(),
             template_audit: chat.audit().to_vec(),
             sampling: suggested(gguf),

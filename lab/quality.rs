@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// Arguments of all of them.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct QualityCommon {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    /// GGUF file, a name that `greenroom models` or `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or the
+    /// bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     pub(super) model: String,
     /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)

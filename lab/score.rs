@@ -12,7 +12,8 @@ use std::path::PathBuf;
 #[command(after_help = "Example: greenroom-lab score --model understudy --text story.txt --kv f16")]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 pub(super) struct Args {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    /// GGUF file, a name that `greenroom models` or `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or the
+    /// bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     model: String,
     /// A text file

@@ -38,6 +38,7 @@ pub mod report;
 pub mod run;
 pub mod server;
 pub mod statistics;
+pub mod stores;
 pub mod terminal;
 pub mod verify;
 

@@ -69,19 +69,32 @@ pub(crate) struct TensorInfo {
     offset: u64,
 }
 
+impl TensorInfo {
+    /// Number of its elements; a tensor of an unknown type may claim any shape.
+    pub(crate) fn n_elements(&self) -> u64 {
+        self.shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64))
+    }
+}
+
 impl Gguf {
     /// Opens a model file or a model compiled into the program.
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
-            ModelSource::Path(path) => Self::map(path)?.with_other_parts(path),
+            ModelSource::Path(path) => Self::map(path, Arrays::All)?.with_other_parts(path, Arrays::All),
             ModelSource::Bundled(name, bytes) => {
                 Self::parse((*name).to_owned(), FileBytes::Held(Cow::Borrowed(bytes)))
             }
         }
     }
 
+    /// Opens a model file without its vocabulary, in a fraction of the time: arrays that are longer than
+    /// [`MAX_SHORT`] are empty.
+    pub(crate) fn open_header(path: &Path) -> Result<Self> {
+        Self::map(path, Arrays::Short)?.with_other_parts(path, Arrays::Short)
+    }
+
     /// The model with the tensors of its other files, if it was split (`split.count`).
-    fn with_other_parts(mut self, path: &Path) -> Result<Self> {
+    fn with_other_parts(mut self, path: &Path, arrays: Arrays) -> Result<Self> {
         let n = self.int::<u16>("split.count")?.unwrap_or(1);
         if n <= 1 {
             return Ok(self);
@@ -96,7 +109,7 @@ impl Gguf {
             )));
         };
         for no in 1..n {
-            let other = Self::map(&path.with_file_name(format!("{prefix}{}", of(no))))?;
+            let other = Self::map(&path.with_file_name(format!("{prefix}{}", of(no))), arrays)?;
             if place(&other)? != Some(no) || other.int::<u16>("split.count")? != Some(n) {
                 return Err(other.error(format!("it is not part {} of {n} of a model", no + 1)));
             }
@@ -118,7 +131,7 @@ impl Gguf {
     }
 
     #[allow(unsafe_code)] // the memory map
-    fn map(path: &Path) -> Result<Self> {
+    fn map(path: &Path, arrays: Arrays) -> Result<Self> {
         let wrong = |what: &str, e: std::io::Error| {
             Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)
         };
@@ -134,7 +147,7 @@ impl Gguf {
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        Self::parse(name, FileBytes::Mapped(map))
+        Self::read(name, FileBytes::Mapped(map), arrays)
     }
 
     /// Reads the header; `name` is what messages call the file.
@@ -142,7 +155,11 @@ impl Gguf {
     /// # Errors
     /// It is not a GGUF file, or its header or a tensor reaches past its end.
     pub(crate) fn parse(name: String, bytes: FileBytes) -> Result<Self> {
-        let mut reader = HeaderReader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
+        Self::read(name, bytes, Arrays::All)
+    }
+
+    fn read(name: String, bytes: FileBytes, arrays: Arrays) -> Result<Self> {
+        let mut reader = HeaderReader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0, arrays };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; expected a GGUF file"));
         }
@@ -154,6 +171,11 @@ impl Gguf {
         }
         let n_tensors = reader.u64("tensor count")?;
         let n_values = reader.u64("metadata count")?;
+        if n_tensors > MAX_ENTRIES || n_values > MAX_ENTRIES {
+            return Err(reader.broken(&format!(
+                "it announces {n_values} values and {n_tensors} tensors; expected at most {MAX_ENTRIES} of each"
+            )));
+        }
         let mut metadata = HashMap::new();
         for _ in 0..n_values {
             let key = reader.string("metadata key")?;
@@ -190,8 +212,7 @@ impl Gguf {
         let end = |info: &TensorInfo| {
             // Of a type that is not known: no number has more than eight bytes.
             let (per_block, bytes) = info.kind.row().map_or((1, 8), |row| (row.2 as u64, row.3 as u64));
-            let n = info.shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
-            info.offset.saturating_add((n / per_block).saturating_mul(bytes))
+            info.offset.saturating_add((info.n_elements() / per_block).saturating_mul(bytes))
         };
         let start = self.parts[0].data_start as u64;
         let end = self.tensors.values().map(end).max().unwrap_or(0).saturating_add(start);
@@ -368,8 +389,22 @@ struct HeaderReader<'a> {
     at: usize,
     /// Elements of all arrays so far.
     n_elements: u64,
+    arrays: Arrays,
 }
 
+/// Arrays of the metadata that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrays {
+    All,
+    /// Those of at most [`MAX_SHORT`] elements; others are empty.
+    Short,
+}
+
+/// Maximum number of elements of an array that has one for each layer; those of vocabularies are longer.
+const MAX_SHORT: u64 = 4096;
+/// Maximum number of values, and of tensors: far above any model's. A sparse file can announce more than can
+/// be counted in a day.
+const MAX_ENTRIES: u64 = 1 << 20;
 /// Maximum number of elements of all arrays together: far above any vocabulary.
 const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
@@ -432,6 +467,12 @@ impl<'a> HeaderReader<'a> {
                          elements"
                     )));
                 }
+                if self.arrays == Arrays::Short && n > MAX_SHORT {
+                    for _ in 0..n {
+                        self.skip(inner, key, depth + 1)?;
+                    }
+                    return Ok(Value::Array(Vec::new()));
+                }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
                 let mut values = Vec::new();
                 for _ in 0..n {
@@ -444,6 +485,15 @@ impl<'a> HeaderReader<'a> {
             12 => Value::Float(f64::from_le_bytes(self.array(key)?)),
             other => return Err(self.broken(&format!("`{key}` has the unknown value type {other}"))),
         })
+    }
+
+    /// Passes over an element of an array.
+    fn skip(&mut self, kind: u32, key: &str, depth: usize) -> Result<()> {
+        if kind != 8 {
+            return self.value(kind, key, depth).map(drop);
+        }
+        let n = usize::try_from(self.u64(key)?).unwrap_or(usize::MAX);
+        self.take(n, key).map(drop)
     }
 
     fn tensor_info(&mut self) -> Result<(String, TensorInfo)> {

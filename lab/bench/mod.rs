@@ -44,7 +44,8 @@ pub(super) struct Args {
 /// Arguments of every measurement.
 #[derive(Clone, Debug, clap::Args)]
 struct BenchCommon {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    /// GGUF file, a name that `greenroom models` or `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or the
+    /// bundled `understudy`
     #[arg(long, value_name = "MODEL", global = true, conflicts_with = "shape")]
     model: Option<String>,
     /// Use random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b

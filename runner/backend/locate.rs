@@ -1,8 +1,9 @@
 //! Finds a model file by what a person wrote: a path, `understudy`, or the name of a model that was
-//! downloaded before. Nothing here uses the network.
+//! downloaded before, by this program or another. Nothing here uses the network.
 
 use crate::hub::{self, HubCache, HubFile};
 use crate::scenario;
+use crate::stores::{self, Store};
 use anyhow::{Context as _, anyhow, bail};
 use std::path::PathBuf;
 
@@ -59,6 +60,9 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
         let address = name.parse().map_err(|error| anyhow!("`{name}` is not a model: {error}"))?;
         return Ok(ModelFile::Path(in_cache(&HubCache::open()?, &address, name)?));
     }
+    if let Some((store, rest)) = Store::of(name) {
+        return Ok(ModelFile::Path(store.find(rest)?));
+    }
     let path = PathBuf::from(name);
     if path.is_file() {
         return Ok(ModelFile::Path(path));
@@ -70,11 +74,17 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
             entry.name,
         )?));
     }
-    let meant = hub::similar(name).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
+    let meant = hub::similar(name).map(str::to_owned).or_else(|| stores::similar(name));
+    let meant = meant.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
     bail!(
         "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that \
-         `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or a remote engine (API+URL)"
+         `greenroom models` or `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or a remote engine (API+URL)"
     )
+}
+
+/// True if a text begins as the name of a downloaded model does.
+pub fn is_downloaded(text: &str) -> bool {
+    text.starts_with("hf:") || Store::of(text).is_some()
 }
 
 fn in_cache(cache: &HubCache, address: &HubFile, name: &str) -> anyhow::Result<PathBuf> {

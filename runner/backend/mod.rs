@@ -16,5 +16,5 @@ pub use embedded::{
 };
 pub use greenroom_play::backend::*;
 pub use kv::{Kv, KvConfig, LayerBits};
-pub use locate::{ModelFile, locate, tokenizer};
+pub use locate::{ModelFile, is_downloaded, locate, tokenizer};
 pub use pool::{Pool, Reach};

@@ -1,6 +1,6 @@
 //! `--model`: the file for the scenario's own model, and for each model that it names.
 
-use crate::backend::locate;
+use crate::backend::{is_downloaded, locate};
 use crate::replay::transcript_file;
 use crate::scenario::{EngineAddress, Scenario};
 use crate::trace::{self, Trace};
@@ -15,7 +15,7 @@ pub(super) type ModelArg = (Option<String>, String);
 pub(super) fn parse(text: &str) -> Result<ModelArg, String> {
     let is_name = |name: &str| {
         let is_path = name.starts_with(['.', '/', '~'])
-            || name.starts_with("hf:")
+            || is_downloaded(name)
             || name.contains("://")
             || Path::new(text).exists();
         !name.trim().is_empty() && !is_path
@@ -119,6 +119,8 @@ mod tests {
         assert_eq!(read("org/gpt-3.5:8b=x.gguf").unwrap(), ("org/gpt-3.5:8b".into(), "x.gguf".into()));
         assert_eq!(read("https://h/v1?a=b").unwrap(), (String::new(), "https://h/v1?a=b".into()));
         assert_eq!(read("hf:org/repo/x=1.gguf").unwrap(), (String::new(), "hf:org/repo/x=1.gguf".into()));
+        assert_eq!(read("lmstudio:org/x=1.gguf").unwrap(), (String::new(), "lmstudio:org/x=1.gguf".into()));
+        assert_eq!(read("big=ollama:qwen3:8b").unwrap(), ("big".into(), "ollama:qwen3:8b".into()));
         assert_eq!(read("./x=1.gguf").unwrap(), (String::new(), "./x=1.gguf".into()));
         assert!(read("big=").is_err() && read(" ").is_err());
         let twice = by_name(&[parse("a=x").unwrap(), parse("a=y").unwrap()]).unwrap_err();

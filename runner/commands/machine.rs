@@ -13,10 +13,10 @@ use std::time::Duration;
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or a remote
-    /// engine (API+URL, docs/engines.md), for agents to whom the scenario assigns no model; NAME=MODEL
-    /// replaces a model that it names (repeatable) [default: the scenario's, else understudy; when resuming
-    /// or forking, the run's]
+    /// GGUF file, a name that `models` or `pull` lists (such as ollama:NAME), hf:ORG/REPO/FILE.gguf, the
+    /// bundled `understudy`, or a remote engine (API+URL, docs/engines.md), for agents to whom the scenario
+    /// assigns no model; NAME=MODEL replaces a model that it names (repeatable) [default: the scenario's, else
+    /// understudy; when resuming or forking, the run's]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     pub(super) given: Vec<casting::ModelArg>,
     /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the
@@ -186,19 +186,33 @@ fn share_of_disk(folder: &Path) -> u64 {
     (free.saturating_add(bytes_in(folder)) / SHARE).min(MAX_BYTES)
 }
 
-/// Half of the memory that the models leave free; a container's limit counts.
+/// The least memory that caches have.
+const MIN_CACHE_BYTES: u64 = 256 << 20;
+
+/// Bytes of this machine's memory, and those that are free; a container's limits count. `None`: not known.
+fn memory() -> Option<(u64, u64)> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    let limits = system.cgroup_limits();
+    let (total, free) =
+        limits.map_or((u64::MAX, u64::MAX), |limits| (limits.total_memory, limits.free_memory));
+    Some((total.min(system.total_memory()), free.min(system.available_memory())))
+}
+
+/// True if weights of this size and the least cache fit in this machine's memory; `None`: not known.
+pub(super) fn fits(weights: u64) -> Option<bool> {
+    memory().map(|(total, _)| weights.saturating_add(MIN_CACHE_BYTES) <= total)
+}
+
+/// Half of the memory that the models leave free.
 fn share_of_free_memory(models: &[ModelFile]) -> u64 {
-    const MIN_BYTES: u64 = 256 << 20;
     let size = |model: &ModelFile| match model {
         ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
         ModelFile::Understudy => 0,
     };
     let files: u64 = models.iter().map(size).sum();
-    let Ok(mut system) = sysinfo::System::new() else { return MIN_BYTES };
-    system.refresh_memory();
-    let free =
-        system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
-    (free.saturating_sub(files) / 2).max(MIN_BYTES)
+    let free = memory().map_or(0, |(_, free)| free);
+    (free.saturating_sub(files) / 2).max(MIN_CACHE_BYTES)
 }
 
 /// A requested folder must be writable, and so must that of copies; if none was requested, memories may stay

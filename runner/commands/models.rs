@@ -1,20 +1,27 @@
-//! `greenroom models`: what a model file contains, and the memory that it needs.
+//! `greenroom models`: what a model file contains, and the memory that it needs; the models on this machine.
 
+use super::machine::fits;
 use super::{Exit, parse_size};
 use crate::backend::worded;
 use crate::backend::{Kv, about, locate, source};
 use crate::hub::{CATALOG, HubCache};
 use crate::sampling::suggested;
+use crate::stores::{Store, StoredModel, is_model};
 use crate::terminal::{bytes, table};
-use greenroom_engine::PromptEncoder;
-use std::path::PathBuf;
+use greenroom_engine::{ModelHeader, PromptEncoder};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
-/// Describe models: family, shapes, cache size, longest context, chat template
+/// Describe models: family, shapes, cache size, longest context, chat template; or list those on this machine
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
+#[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5\n\
+                        The list has models of the Hugging Face cache, Ollama, LM Studio and llama.cpp, by the \
+                        names that --model takes.\n\
+                        Environment: HF_HUB_CACHE, HF_HOME, OLLAMA_MODELS, LLAMA_CACHE")]
 pub(super) struct Args {
-    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and
-    /// a list of downloaded models]
+    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, ollama:NAME[:TAG],
+    /// lmstudio:ORG/REPO[/FILE.gguf], llama.cpp:ORG/REPO[:QUANT], or `understudy` [default: understudy, and a
+    /// list of the models on this machine]
     models: Vec<String>,
     /// Memory for the caches of all agents
     #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
@@ -44,24 +51,81 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// The GGUF files in Hugging Face's cache, by the names that `--model` takes: short ones first.
+/// A model on this machine.
+struct Found {
+    source: &'static str,
+    /// As `--model` takes it.
+    name: String,
+    file: anyhow::Result<PathBuf>,
+}
+
+/// Models on this machine by the names that `--model` takes, as their headers describe them.
 fn show_downloaded() {
-    let Ok(cache) = HubCache::open() else { return };
+    let mut found = in_hub();
+    let known: HashSet<PathBuf> =
+        found.iter().filter_map(|model| model.file.as_ref().ok().cloned()).collect();
+    let mut notes = Vec::new();
+    for store in Store::ALL {
+        let stored = store.models();
+        // llama.cpp and the Hub's clients share a cache.
+        let is_new = |model: &Found| !model.file.as_ref().is_ok_and(|path| known.contains(path));
+        let model = |model: &StoredModel| Found {
+            source: store.program(),
+            name: format!("{}{}", store.prefix(), model.name),
+            file: model.file(),
+        };
+        found.extend(stored.models.iter().map(model).filter(is_new));
+        notes.extend(stored.unread);
+    }
+    if found.is_empty() {
+        println!(
+            "\nno other models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp; `greenroom pull` \
+             downloads one"
+        );
+    } else {
+        let head =
+            ["model", "source", "family", "weights", "supported", "fits in memory", "parameters", "size"];
+        println!("\n{}", table(&head, found.iter().map(row).collect(), 6));
+    }
+    notes.iter().for_each(|note| println!("note: {note}"));
+}
+
+/// The GGUF files in Hugging Face's cache: those with short names first, each once.
+fn in_hub() -> Vec<Found> {
+    let Ok(cache) = HubCache::open() else { return vec![] };
     let short = CATALOG.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.address().ok()?)));
     let long = cache.addresses().into_iter().map(|address| (address.to_string(), address));
-    let mut found: Vec<(String, PathBuf)> = Vec::new();
-    for (name, address) in short.chain(long) {
-        let path = cache.find(&address).filter(|path| found.iter().all(|(_, other)| other != path));
-        found.extend(path.map(|path| (name, path)));
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    for (name, address) in short.chain(long).filter(|(_, address)| is_model(&address.file)) {
+        let path = cache.find(&address).filter(|path| seen.insert(path.clone()));
+        found.extend(path.map(|path| Found { source: "Hugging Face", name, file: Ok(path) }));
     }
-    let size = |path: &PathBuf| std::fs::metadata(path).map_or("-".into(), |file| bytes(file.len()));
-    let rows: Vec<_> = found.iter().map(|(name, path)| vec![name.clone(), size(path)]).collect();
-    let folder = cache.folder().display();
-    if rows.is_empty() {
-        println!("\nno other models in {folder}; `greenroom pull` downloads one");
-    } else {
-        println!("\nin {folder}:\n{}", table(&["model", "size"], rows, 1));
-    }
+    found
+}
+
+/// A row of the list. A file that can't be read has its reason in place of what it contains.
+fn row(found: &Found) -> Vec<String> {
+    // The file's name says less than the model's.
+    let reason = |error: anyhow::Error, path: &Path| {
+        let said = format!("{:#}", about(&path.display().to_string(), error));
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        said.strip_prefix(&format!("{file} is ")).map_or(said.clone(), str::to_owned)
+    };
+    let header = match &found.file {
+        Ok(path) => ModelHeader::read(path).map_err(|error| reason(error.into(), path)),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    let named = [found.name.clone(), found.source.to_owned()];
+    let cells = match header {
+        Ok(header) => {
+            let supported = header.refusal.map_or("yes".into(), |why| format!("not supported: {why}"));
+            let fits = fits(header.file_bytes).map_or("-", |fits| if fits { "yes" } else { "no" });
+            let parameters = format!("{:.1} M", header.n_params as f64 / 1e6);
+            [header.family, header.weights, supported, fits.into(), parameters, bytes(header.file_bytes)]
+        }
+        Err(why) => ["-".into(), "-".into(), why, "-".into(), "-".into(), "-".into()],
+    };
+    named.into_iter().chain(cells).collect()
 }
 
 fn show(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {

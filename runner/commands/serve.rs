@@ -4,6 +4,7 @@ use super::machine::{Machine, loading};
 use super::stop::stopped;
 use super::{Exit, parse_size};
 use crate::server::{Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
+use crate::stores::Store;
 use anyhow::{Context as _, bail, ensure};
 use jiff::civil::Date;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `--model` means to a server.
-const MODEL: &str = "Model to serve: a GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the \
-                     bundled `understudy`; clients ask for it by NAME, else by its file's name (repeatable) \
+const MODEL: &str = "Model to serve: a GGUF file, a name that `models` or `pull` lists, hf:ORG/REPO/FILE.gguf, \
+                     ollama:NAME, or the bundled `understudy`; clients ask for it by NAME, else by its file's name (repeatable) \
                      [default: understudy]";
 
 /// Serve OpenAI's, Anthropic's and Ollama's APIs, with memories that persist
@@ -132,8 +133,9 @@ fn aliases(
     named.collect()
 }
 
-/// The default name of a model: that of its file.
+/// The default name of a model: that of its file, or the last part of its name in another program's store.
 fn name_of(model: &str) -> String {
+    let model = Store::of(model).map_or(model, |(_, name)| name);
     let file = model.rsplit('/').next().unwrap_or(model);
     file.strip_suffix(".gguf").unwrap_or(file).to_string()
 }

@@ -46,6 +46,8 @@ pub enum FileKind {
     Model,
     /// The commit of a branch of a model's repository.
     Revision,
+    /// What another program says of the models that it keeps.
+    Store,
     /// A line typed at a terminal.
     Typed,
 }
@@ -56,7 +58,7 @@ impl FileKind {
         match self {
             Self::CacheKey | Self::Typed | Self::Revision => 64 << 10,
             Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
-            Self::Scenario => 4 << 20,
+            Self::Scenario | Self::Store => 4 << 20,
             Self::Experiment | Self::Cases | Self::Keys => 16 << 20,
             Self::Text => 64 << 20,
             Self::Trace => 256 << 20,
@@ -90,6 +92,7 @@ impl FileKind {
             Self::System => "a system file",
             Self::Model => "a model",
             Self::Revision => "a revision",
+            Self::Store => "a manifest or a settings file",
             Self::Typed => "an answer",
         }
     }

@@ -66,8 +66,8 @@ pub struct Written {
     /// Definitions in this file take precedence.
     pub include: Option<Vec<Option<String>>>,
     /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that
-    /// `greenroom pull` lists, `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or a remote engine
-    /// (`remote`). `--model NAME=…` replaces it with another.
+    /// `greenroom models` or `greenroom pull` lists (such as `ollama:NAME`), `hf:ORG/REPO/FILE.gguf`, the
+    /// bundled `understudy`, or a remote engine (`remote`). `--model NAME=…` replaces it with another.
     #[schemars(
         with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME })
     )]

@@ -38,6 +38,7 @@ mod replays;
 mod seeds;
 #[cfg(unix)]
 mod serve;
+mod stores;
 #[cfg(unix)]
 mod thoughts;
 mod verify;

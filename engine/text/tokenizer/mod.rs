@@ -71,37 +71,60 @@ pub(crate) fn knows_pre_tokenizer(name: &str) -> bool {
     PreTokenizer::named(name).is_some()
 }
 
+/// Kind of a tokenizer, by its name in a model file.
+enum Kind {
+    /// Byte-level BPE, after a pre-tokenizer.
+    Bytes(&'static PreTokenizer),
+    /// BPE of characters (Gemma 4).
+    Characters,
+    SentencePiece,
+}
+
+impl Kind {
+    fn of(gguf: &Gguf) -> Result<Self> {
+        match gguf.text("tokenizer.ggml.model") {
+            Some("gpt2") => Ok(Self::Bytes(PreTokenizer::of(gguf)?)),
+            Some("gemma4") => Ok(Self::Characters),
+            Some("llama") => Ok(Self::SentencePiece),
+            Some(other) => Err(gguf.error(format!(
+                "its tokenizer is `{other}`; expected byte-level BPE (`gpt2`), SentencePiece (`llama`) or \
+                 Gemma 4's (`gemma4`)"
+            ))),
+            None => Err(gguf.error("it contains no tokenizer (`tokenizer.ggml.model` is missing)")),
+        }
+    }
+}
+
 impl Tokenizer {
+    /// Checks that the tokenizer of a model file is of a kind that is served, by its name.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn check_kind(gguf: &Gguf) -> Result<()> {
+        Kind::of(gguf).map(drop)
+    }
+
     /// Reads the tokenizer of a model file.
     ///
     /// # Errors
     /// The file has none, one of a kind that is not served, or one that contradicts itself.
     pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self> {
-        let (vocabulary, merger, adds_bos) = match gguf.text("tokenizer.ggml.model") {
-            Some("gpt2") => {
-                let pre = PreTokenizer::of(gguf)?;
+        let (vocabulary, merger, adds_bos) = match Kind::of(gguf)? {
+            Kind::Bytes(pre) => {
                 let vocabulary = Vocabulary::read(gguf, [None; 3])?;
                 let bpe = Bpe::new(gguf, &vocabulary, pre, Alphabet::Bytes)?;
                 (vocabulary, Merger::Bpe(Box::new(bpe)), pre.adds_bos)
             }
-            Some("gemma4") => {
+            Kind::Characters => {
                 let vocabulary = Vocabulary::read(gguf, [None; 3])?;
                 let bpe = Bpe::new(gguf, &vocabulary, &LINES, Alphabet::Characters)?;
                 (vocabulary, Merger::Bpe(Box::new(bpe)), LINES.adds_bos)
             }
-            Some("llama") => {
+            Kind::SentencePiece => {
                 let vocabulary = Vocabulary::read(gguf, [Some(0), Some(1), Some(2)])?;
                 let spm = Spm::new(gguf, &vocabulary)?;
                 (vocabulary, Merger::Spm(spm), true)
             }
-            Some(other) => {
-                let found = format!(
-                    "its tokenizer is `{other}`; expected byte-level BPE (`gpt2`), SentencePiece (`llama`) or \
-                     Gemma 4's (`gemma4`)"
-                );
-                return Err(gguf.error(found));
-            }
-            None => return Err(gguf.error("it contains no tokenizer (`tokenizer.ggml.model` is missing)")),
         };
         let is_special = |kind| matches!(kind, TokenKind::Control | TokenKind::Markup | TokenKind::Unknown);
         let written = |(text, id)| (merger.normalized(text).into_owned(), id);

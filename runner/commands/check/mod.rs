@@ -40,9 +40,9 @@ pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for its
-    /// tokenizer and context; NAME=MODEL replaces a model that the scenario names (repeatable) [default: the
-    /// scenario's, else understudy]
+    /// GGUF file, a name that `models` or `pull` lists, hf:ORG/REPO/FILE.gguf, ollama:NAME, or the bundled
+    /// `understudy`, for its tokenizer and context; NAME=MODEL replaces a model that the scenario names
+    /// (repeatable) [default: the scenario's, else understudy]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     models: Vec<casting::ModelArg>,
     /// Maximum tokens in a reply [default: the scenario's, else 80]
