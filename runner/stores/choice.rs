@@ -21,14 +21,17 @@ pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
         file.as_ref() == Some(&text) || name.strip_prefix(&text).is_some_and(|rest| rest.starts_with('_'))
     };
     let has_it = |name: &String, _: &str| name.contains(&text);
-    let levels: [&dyn Fn(&String, &str) -> bool; 3] = [&is_it, &is_in, &has_it];
-    let fitting = |fits: &&dyn Fn(&String, &str) -> bool| -> Vec<usize> {
+    let levels: [&Fits<'_>; 3] = [&is_it, &is_in, &has_it];
+    let fitting = |fits: &&Fits<'_>| -> Vec<usize> {
         let all = stems.iter().zip(names).enumerate();
         let fitting = all.filter(|(_, (name, whole))| is_quantized(name) && fits(name, whole));
         fitting.map(|(at, _)| at).collect()
     };
     levels.iter().map(fitting).find(|found| !found.is_empty()).unwrap_or_default()
 }
+
+/// Tells whether a model fits, by its stem and its whole name.
+type Fits<'a> = dyn Fn(&String, &str) -> bool + 'a;
 
 /// A name in lower case without `.gguf`, as llama.cpp writes it: with `_` for `/`.
 fn stem(name: &str) -> String {

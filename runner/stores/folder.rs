@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 /// Maximum number of files and folders that a store is searched through.
 const MAX_ENTRIES: usize = 20_000;
 
+/// Gives the value of a variable.
+type Lookup = dyn Fn(&str) -> Option<PathBuf>;
+
 /// What of this process tells where stores are.
 pub(super) struct Surroundings {
     /// Value of an environment variable, if it is set and not empty.
-    pub(super) var: Box<dyn Fn(&str) -> Option<PathBuf>>,
+    pub(super) var: Box<Lookup>,
     pub(super) home: Option<PathBuf>,
     /// The user's folder for caches.
     pub(super) caches: Option<PathBuf>,
