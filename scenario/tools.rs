@@ -26,6 +26,16 @@ pub struct Tool {
     pub kind: ToolKind,
 }
 
+impl Tool {
+    /// True if a call of this name is one of it: its own, or `KEY_NAME` of one of a server's tools.
+    pub fn is_called(&self, name: &str) -> bool {
+        match self.kind {
+            ToolKind::Server(_) => name.strip_prefix(&self.key).is_some_and(|rest| rest.starts_with('_')),
+            ToolKind::BuiltIn(..) | ToolKind::Command(..) => self.key == name,
+        }
+    }
+}
+
 /// What does a tool's work.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolKind {

@@ -243,14 +243,7 @@ fn fitting(spec: &ToolSpec, arguments: &Value) -> Result<Value, String> {
 /// The tool of that name which an agent may call; of a server's, whether it has one of that name is not known
 /// here.
 pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
-    let is_named = |id: &&ToolId| {
-        let tool = &scenario.tools[id.0];
-        match tool.kind {
-            ToolKind::Server(_) => name.strip_prefix(&tool.key).is_some_and(|rest| rest.starts_with('_')),
-            ToolKind::BuiltIn(..) | ToolKind::Command(..) => tool.key == name,
-        }
-    };
-    agent.tools.iter().find(is_named).copied()
+    agent.tools.iter().find(|id| scenario.tools[id.0].is_called(name)).copied()
 }
 
 /// The folder in which a scenario's programs start: that of its file, or of the file of that name which a

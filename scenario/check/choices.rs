@@ -7,7 +7,7 @@ use crate::schema::{
     WrittenExpression, WrittenVote,
 };
 use crate::template::{self, Template};
-use crate::{Agent, AgentId, Form, PhaseId, Tool, ToolId, ToolKind, Voters};
+use crate::{Agent, AgentId, Form, PhaseId, ToolId, Voters};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Severity};
 use serde_json::Value;
@@ -151,11 +151,7 @@ impl Checker {
     /// Rejects a call of a tool that there is not, or that a speaker does not have.
     pub(super) fn can_call(&mut self, call: &str, speakers: &[AgentId], path: &Path) {
         let path = path.key("answer").key("call");
-        let is_named = |tool: &Tool| match tool.kind {
-            ToolKind::Server(_) => call.strip_prefix(&tool.key).is_some_and(|rest| rest.starts_with('_')),
-            _ => tool.key == call,
-        };
-        let Some(id) = self.tools.iter().position(is_named).map(ToolId) else {
+        let Some(id) = self.tools.iter().position(|tool| tool.is_called(call)).map(ToolId) else {
             let known: Vec<String> = self.tools.iter().map(|tool| tool.key.clone()).collect();
             let help = self.suggest(call, known.iter().map(String::as_str));
             self.error("unknown-tool", &path, format!("there is no tool `{call}`")).help =
