@@ -21,6 +21,7 @@ mod older;
 pub mod papers;
 mod parse;
 mod passes;
+mod phase;
 mod plan;
 pub mod read;
 mod remote;
@@ -48,6 +49,7 @@ pub use form::{Form, MAX_AGAIN};
 pub use greenroom_yaml::{NodePlace, Path, PathStep, Tree, diagnostic, parse, repeated_key};
 pub use hints::{Given, Hints, Reasoning, Stops};
 pub use older::{Migrated, Older, migrate};
+pub use phase::*;
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
     Seeds, TimelineId, Trigger, Turn, TurnId, turn_seed,
