@@ -1,0 +1,440 @@
+//! The engine of a process, and its agents.
+
+use crate::errors::{forked, internal, of_engine, of_model};
+use crate::runtime::{awaitable, runtime, wait};
+use greenroom::backend::{Embedded, Pool, Sampling};
+use greenroom::commands;
+use greenroom::sampling::{DEFAULT, resolved, suggested};
+use greenroom::scenario::{Hints, Reasoning};
+use greenroom_engine as engine;
+use greenroom_engine::{Completion, Conversation, Grammar, ToolCalls, Tools};
+use pyo3::prelude::*;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::sync::Arc;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::AbortHandle;
+
+/// Something of the engine that only the process that opened it may use.
+pub(crate) struct OfProcess<T> {
+    process: u32,
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { process: std::process::id(), value: Some(value) }
+    }
+
+    pub(crate) fn get(&self) -> PyResult<&T> {
+        if self.process != std::process::id() {
+            return Err(forked());
+        }
+        self.value.as_ref().ok_or_else(|| internal("it was dropped"))
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Its threads are not here, so nothing would wait for them in vain.
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
+/// A model that is open, with the memories of its agents.
+#[pyclass(frozen, module = "greenroom._greenroom")]
+pub(crate) struct Engine {
+    pool: OfProcess<Arc<Pool>>,
+    model: String,
+}
+
+impl Engine {
+    pub(crate) fn pool(&self) -> PyResult<Arc<Pool>> {
+        self.pool.get().cloned()
+    }
+
+    fn embedded(&self) -> PyResult<Arc<Embedded>> {
+        let elsewhere = || {
+            let found = format!(
+                "{} is an engine elsewhere: it plays scenarios, but has no agents, ranks, scores or embeddings here",
+                self.model
+            );
+            of_model(&anyhow::anyhow!(found))
+        };
+        self.pool()?.embedded().cloned().ok_or_else(elsewhere)
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, flags: Vec<OsString>) -> PyResult<Self> {
+        let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
+        Ok(Self { pool: OfProcess::new(opened.pool), model: opened.model })
+    }
+
+    /// The model as it was named.
+    #[getter]
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// What is known of the model, as JSON.
+    fn info(&self) -> PyResult<String> {
+        let embedded = self.embedded()?;
+        let (info, kv) = (embedded.engine().model(), embedded.engine().kv());
+        let described = json!({
+            "name": info.name, "family": info.family, "identity": info.identity, "numerics": info.numerics,
+            "kv": kv, "n_layers": info.n_layers, "n_vocab": info.n_vocab, "n_params": info.n_params,
+            "context_length": info.context_length, "file_bytes": info.file_bytes, "sampling": info.sampling,
+        });
+        Ok(described.to_string())
+    }
+
+    /// An agent: the run and the name of its memory, and its setting as JSON. `resumes`: as its stored memory has it.
+    fn agent(&self, py: Python<'_>, run: &str, name: &str, setting: &str, resumes: bool) -> PyResult<Agent> {
+        let setting: Setting = read(setting)?;
+        let engine = self.embedded()?.engine().clone();
+        let agent = py
+            .detach(|| if resumes { engine.resume(run, name) } else { Ok(engine.agent(run, name)) })
+            .map_err(of_engine)?;
+        Ok(Agent::of(setting.set(agent), self.model.clone()))
+    }
+
+    /// Ranks of options as replies to a text, as JSON.
+    fn rank(&self, py: Python<'_>, system: Option<String>, text: String, options: Vec<String>) -> PyResult<String> {
+        let conversation = Conversation { system, next: text, ..Conversation::default() };
+        rank(py, self.embedded()?.engine().clone(), conversation, options)
+    }
+
+    /// The log-probability of each token of a text but the first, as JSON.
+    fn score(&self, py: Python<'_>, text: String) -> PyResult<String> {
+        let engine = self.embedded()?.engine().clone();
+        let scores = async move {
+            let scored = runtime().spawn_blocking(move || {
+                let ids = engine.begin(&engine.encode(&text, false)?);
+                let mut scores = Vec::new();
+                engine.score(&ids, None, &mut |score| {
+                    scores.push(json!({
+                        "text": engine.decode(&[score.id]), "id": score.id, "logprob": score.logprob,
+                        "is_likeliest": score.top == score.id,
+                    }));
+                })?;
+                Ok(Value::Array(scores).to_string())
+            });
+            scored.await.map_err(|error| internal(&error.to_string()))?.map_err(of_engine)
+        };
+        wait(py, scores)
+    }
+
+    /// Texts as vectors.
+    fn embed(&self, py: Python<'_>, texts: Vec<String>) -> PyResult<Vec<Vec<f32>>> {
+        let engine = self.embedded()?.engine().clone();
+        wait(py, async move { engine.embed(texts).await.map_err(of_engine) })
+    }
+
+    /// Texts as vectors, awaited.
+    fn embed_async<'py>(&self, py: Python<'py>, texts: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
+        let engine = self.embedded()?.engine().clone();
+        awaitable(py, async move { engine.embed(texts).await.map_err(of_engine) })
+    }
+
+    /// Number of tokens of a text.
+    fn count(&self, text: &str) -> PyResult<usize> {
+        Ok(self.embedded()?.engine().encode(text, false).map_err(of_engine)?.len())
+    }
+
+    /// Memories that are stored, as JSON.
+    fn stored(&self, py: Python<'_>) -> PyResult<String> {
+        let engine = self.embedded()?.engine().clone();
+        let stored = py.detach(|| engine.stored("")).map_err(of_engine)?;
+        let each = stored.iter().map(|one| {
+            json!({
+                "run": one.session.run, "agent": one.session.agent, "model": one.model, "format": one.format,
+                "tokens": one.tokens, "turns": one.turns, "bytes": one.bytes, "shared_bytes": one.shared_bytes,
+                "saved_at": one.saved_at,
+            })
+        });
+        Ok(Value::Array(each.collect()).to_string())
+    }
+
+    /// Removes a stored memory.
+    fn remove(&self, py: Python<'_>, run: &str, name: &str) -> PyResult<()> {
+        let engine = self.embedded()?.engine().clone();
+        let key = engine::SessionKey::new(run, name);
+        py.detach(|| engine.blocking_remove(&key)).map(drop).map_err(of_engine)
+    }
+}
+
+fn rank(
+    py: Python<'_>,
+    engine: engine::Engine,
+    conversation: Conversation,
+    options: Vec<String>,
+) -> PyResult<String> {
+    let ranked = async move {
+        let ranked = runtime().spawn_blocking(move || {
+            let ranking = engine.rank(&conversation, &options, None)?;
+            let ranked = options.iter().zip(&ranking.options);
+            let each = ranked.map(|(option, of)| json!({ "option": option, "logprob": of.logprob }));
+            Ok(Value::Array(each.collect()).to_string())
+        });
+        ranked.await.map_err(|error| internal(&error.to_string()))?.map_err(of_engine)
+    };
+    wait(py, ranked)
+}
+
+/// What an agent begins with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Setting {
+    system: Option<String>,
+    #[serde(default)]
+    tools: Vec<engine::Tool>,
+    #[serde(default)]
+    replace: bool,
+}
+
+impl Setting {
+    fn set(self, mut agent: engine::Agent) -> engine::Agent {
+        if let Some(system) = self.system {
+            agent = agent.system(system);
+        }
+        if !self.tools.is_empty() {
+            agent = agent.tools(Tools { list: self.tools, instructions: String::new() });
+        }
+        if self.replace { agent.replace() } else { agent }
+    }
+}
+
+/// How a turn is replied to.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TurnSettings {
+    options: Option<Vec<String>>,
+    #[serde(default)]
+    sampling: Hints,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    stop: Vec<String>,
+    logprobs: Option<usize>,
+    grammar: Option<Form>,
+    #[serde(default)]
+    may_call: bool,
+}
+
+/// The form of a reply.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Form {
+    Schema(Value),
+    Regex(String),
+    Lark(String),
+}
+
+impl TurnSettings {
+    fn set(&self, agent: engine::Agent) -> engine::Agent {
+        let by = suggested(&agent.engine().model().sampling);
+        let given = self.sampling.clone();
+        let reasoning = match given.reasoning.unwrap_or_default() {
+            Reasoning::None => engine::Reasoning::None,
+            Reasoning::Low => engine::Reasoning::Low,
+            Reasoning::Medium => engine::Reasoning::Medium,
+            Reasoning::High => engine::Reasoning::High,
+        };
+        let max_tokens = given.max_tokens.unwrap_or(256);
+        let budget = given.reasoning_budget.unwrap_or(1024);
+        let sampling = Sampling { seed: self.seed, ..resolved(&given.over(&by), &DEFAULT) };
+        let grammar = self.grammar.as_ref().map(|form| match form {
+            Form::Schema(schema) => Grammar::json_schema(schema),
+            Form::Regex(regex) => Grammar::Regex(regex.clone()),
+            Form::Lark(lark) => Grammar::Lark(lark.clone()),
+        });
+        let calls = if self.may_call { engine::ToolChoice::Allowed } else { engine::ToolChoice::Never };
+        agent
+            .sampling(sampling)
+            .max_tokens(max_tokens)
+            .max_thought_tokens(budget)
+            .reasoning(reasoning)
+            .stop(self.stop.clone())
+            .grammar(grammar)
+            .calls(calls)
+            .logprobs(self.logprobs)
+    }
+}
+
+fn read<'t, T: Deserialize<'t>>(text: &'t str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
+}
+
+/// An agent's memory in the engine.
+#[pyclass(frozen, module = "greenroom._greenroom")]
+pub(crate) struct Agent {
+    /// `None` only while it is being set, in one step.
+    agent: OfProcess<Arc<Mutex<Option<engine::Agent>>>>,
+    model: String,
+}
+
+impl Agent {
+    fn of(agent: engine::Agent, model: String) -> Self {
+        Self { agent: OfProcess::new(Arc::new(Mutex::new(Some(agent)))), model }
+    }
+
+    /// What of the agent is known without waiting for its turn.
+    fn with<T>(&self, py: Python<'_>, see: impl FnOnce(&engine::Agent) -> T + Send) -> PyResult<T>
+    where
+        T: Send,
+    {
+        let agent = self.agent.get()?.clone();
+        py.detach(|| agent.blocking_lock().as_ref().map(see)).ok_or_else(|| internal("an agent is lost"))
+    }
+}
+
+#[pymethods]
+impl Agent {
+    /// Begins a turn: a text is read, and replied to.
+    fn begin(&self, text: String, settings: &str) -> PyResult<Turn> {
+        let settings: TurnSettings = read(settings)?;
+        let agent = self.agent.get()?.clone();
+        let (events, received) = mpsc::unbounded_channel();
+        let task = runtime().spawn(async move {
+            let mut agent = agent.lock_owned().await;
+            if let Err(error) = reply(&mut agent, text, &settings, &events).await {
+                let _ = events.send(Err(error));
+            }
+        });
+        let events = Arc::new(Mutex::new(received));
+        Ok(Turn { events: OfProcess::new(events), task: task.abort_handle() })
+    }
+
+    /// An agent that begins with this one's memory.
+    fn fork(&self, py: Python<'_>, name: String) -> PyResult<Self> {
+        Ok(Self::of(self.with(py, |agent| agent.fork(name))?, self.model.clone()))
+    }
+
+    /// What was read and said so far, as JSON.
+    fn past(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |agent| {
+            let system = agent.conversation().system.clone();
+            let past: Vec<Value> = agent.past().map(|(user, said)| json!({ "user": user, "said": said })).collect();
+            json!({ "system": system, "turns": past }).to_string()
+        })
+    }
+
+    /// Ranks of options as its next reply, as JSON; nothing is remembered.
+    fn rank(&self, py: Python<'_>, text: String, options: Vec<String>) -> PyResult<String> {
+        let (engine, before) =
+            self.with(py, |agent| (agent.engine().clone(), agent.conversation().clone()))?;
+        rank(py, engine, Conversation { next: text, ..before }, options)
+    }
+}
+
+/// Sends the pieces of a reply, and then what is known of it.
+async fn reply(
+    slot: &mut Option<engine::Agent>,
+    text: String,
+    settings: &TurnSettings,
+    events: &mpsc::UnboundedSender<engine::Result<Event>>,
+) -> engine::Result<()> {
+    use futures_core::Stream;
+    let Some(agent) = slot.take() else { return Ok(()) };
+    let agent = slot.insert(settings.set(agent));
+    let mut reply = match &settings.options {
+        Some(options) => agent.choose(text, options.clone())?,
+        None => agent.extend(text)?,
+    };
+    let mut pieces = reply.stream();
+    while let Some(piece) = std::future::poll_fn(|context| {
+        std::pin::Pin::new(&mut pieces).poll_next(context)
+    })
+    .await
+    {
+        let _ = events.send(Ok(Event::Text(piece?)));
+    }
+    drop(pieces);
+    let completion = reply.finish().await?;
+    let decode = |ids: &[u32]| agent.engine().decode(ids);
+    let _ = events.send(Ok(Event::Done(described(&completion, settings.options.as_deref(), decode).to_string())));
+    Ok(())
+}
+
+fn described(completion: &Completion, options: Option<&[String]>, decode: impl Fn(&[u32]) -> String) -> Value {
+    let calls = match &completion.call {
+        Some(ToolCalls::Complete(calls)) => calls.clone(),
+        _ => Vec::new(),
+    };
+    let choice = completion.choice.as_ref().zip(options).map(|(choice, options)| {
+        json!({ "option": options.get(choice.chosen), "chosen": choice.chosen, "logprobs": choice.logprobs })
+    });
+    let logprobs = completion.speech_logprobs().iter().map(|token| {
+        let top = token.top.iter().map(|top| json!({ "text": decode(&[top.id]), "logprob": top.logprob }));
+        json!({ "text": decode(&[token.id]), "logprob": token.logprob, "top": top.collect::<Vec<_>>() })
+    });
+    json!({
+        "text": completion.speech(), "thought": completion.thought(), "raw": completion.text,
+        "stop": completion.stop, "calls": calls, "choice": choice, "usage": completion.usage,
+        "tokens": completion.ids, "logprobs": logprobs.collect::<Vec<_>>(),
+    })
+}
+
+/// What happens in a turn.
+enum Event {
+    Text(String),
+    Done(String),
+}
+
+impl Event {
+    fn named(self) -> (&'static str, String) {
+        match self {
+            Self::Text(text) => ("text", text),
+            Self::Done(done) => ("done", done),
+        }
+    }
+}
+
+type Events = Arc<Mutex<mpsc::UnboundedReceiver<engine::Result<Event>>>>;
+
+/// A turn in progress; one that is dropped before its end is taken back.
+#[pyclass(frozen, module = "greenroom._greenroom")]
+pub(crate) struct Turn {
+    events: OfProcess<Events>,
+    task: AbortHandle,
+}
+
+impl Turn {
+    async fn event(events: Events) -> PyResult<Option<(&'static str, String)>> {
+        match events.lock().await.recv().await {
+            Some(Ok(event)) => Ok(Some(event.named())),
+            Some(Err(error)) => Err(of_engine(error)),
+            None => Ok(None),
+        }
+    }
+}
+
+#[pymethods]
+impl Turn {
+    /// The next event, waited for: `text` with a piece of the reply, or `done` with all of it as JSON.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<(&'static str, String)>> {
+        wait(py, Self::event(self.events.get()?.clone()))
+    }
+
+    /// The same, awaited.
+    fn next_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        awaitable(py, Self::event(self.events.get()?.clone()))
+    }
+
+    /// Takes the turn back, if it has not ended.
+    fn cancel(&self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
