@@ -79,7 +79,9 @@ class Engine:
             self._spec = model
         else:
             self._spec = Model(model, **settings)
-        self._native: _greenroom.Engine | None = _greenroom.Engine(self._spec.flags())
+        self.native = _greenroom.Engine(self._spec.flags())
+        """The part that computes."""
+        self._closed = False
         self._info: dict[str, Any] | None = None
         Engine._open[os.getpid(), self._spec] = self
 
@@ -91,19 +93,10 @@ class Engine:
             return model
         spec = model if isinstance(model, Model) else Model(model or "understudy")
         found = cls._open.get((os.getpid(), spec))
-        if found is None or found._native is None:
+        if found is None or found._closed:
             found = cls(spec)
         cls._latest = found
         return found
-
-    @property
-    def native(self) -> _greenroom.Engine:
-        """The part that computes."""
-        if self._native is None:
-            from greenroom.errors import EngineError
-
-            raise EngineError("this engine is closed", "closed")
-        return self._native
 
     @property
     def model(self) -> Model:
@@ -192,8 +185,10 @@ class Engine:
         self.native.remove(run, name)
 
     def close(self) -> None:
-        """Closes the engine; what it stored stays. It is also closed when nothing refers to it any more."""
-        self._native = None
+        """Closes the engine, also for its agents; what it stored stays. An engine to which nothing refers any more is
+        closed by itself."""
+        self.native.close()
+        self._closed = True
         if Engine._latest is self:
             Engine._latest = None
 

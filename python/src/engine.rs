@@ -1,6 +1,6 @@
 //! The engine of a process, and its agents.
 
-use crate::errors::{forked, internal, of_engine, of_model};
+use crate::errors::{closed, forked, internal, of_engine, of_model};
 use crate::runtime::{awaitable, runtime, wait};
 use greenroom::backend::{Embedded, Pool, Sampling};
 use greenroom::commands;
@@ -11,8 +11,9 @@ use greenroom_engine::{Completion, Conversation, Grammar, ToolCalls, Tools};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::{Mutex as Lock, PoisonError, Weak};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
@@ -47,13 +48,52 @@ impl<T> Drop for OfProcess<T> {
 /// A model that is open, with the memories of its agents.
 #[pyclass(frozen, module = "greenroom._greenroom")]
 pub(crate) struct Engine {
-    pool: OfProcess<Arc<Pool>>,
+    /// `None` once it is closed.
+    pool: Lock<Option<OfProcess<Arc<Pool>>>>,
     model: String,
+    /// Its agents, which keep the engine open.
+    agents: Lock<Vec<Weak<Seat>>>,
+}
+
+/// An agent, and its turns in progress.
+#[derive(Default)]
+struct Seat {
+    /// `None` while it is being set, in one step, and once the engine is closed.
+    agent: Arc<Mutex<Option<engine::Agent>>>,
+    turns: Lock<Vec<AbortHandle>>,
+}
+
+impl Seat {
+    fn holds(&self, turn: AbortHandle) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|turn| !turn.is_finished());
+        turns.push(turn);
+    }
+
+    /// Takes turns in progress back, and lets the agent go.
+    fn close(&self) {
+        let turns = std::mem::take(&mut *self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+        turns.iter().for_each(AbortHandle::abort);
+        drop(self.agent.blocking_lock().take());
+    }
 }
 
 impl Engine {
     pub(crate) fn pool(&self) -> PyResult<Arc<Pool>> {
-        self.pool.get().cloned()
+        match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(pool) => pool.get().cloned(),
+            None => Err(closed()),
+        }
+    }
+
+    /// The agent as Python has it.
+    fn seated(&self, agent: engine::Agent) -> Agent {
+        let seat = Seat { agent: Arc::new(Mutex::new(Some(agent))), ..Seat::default() };
+        let seat = Arc::new(seat);
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.retain(|agent| agent.strong_count() > 0);
+        agents.push(Arc::downgrade(&seat));
+        Agent { seat: OfProcess::new(seat) }
     }
 
     fn embedded(&self) -> PyResult<Arc<Embedded>> {
@@ -71,9 +111,21 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(py: Python<'_>, flags: Vec<OsString>) -> PyResult<Self> {
+    fn new(py: Python<'_>, flags: Vec<PathBuf>) -> PyResult<Self> {
+        let flags = flags.into_iter().map(PathBuf::into_os_string);
         let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
-        Ok(Self { pool: OfProcess::new(opened.pool), model: opened.model })
+        let pool = Lock::new(Some(OfProcess::new(opened.pool)));
+        Ok(Self { pool, model: opened.model, agents: Lock::default() })
+    }
+
+    /// Closes it, also for its agents, whose turns in progress are taken back.
+    fn close(&self, py: Python<'_>) {
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let agents = std::mem::take(&mut *self.agents.lock().unwrap_or_else(PoisonError::into_inner));
+        if pool.as_ref().is_some_and(|pool| pool.get().is_ok()) {
+            py.detach(|| agents.iter().filter_map(Weak::upgrade).for_each(|agent| agent.close()));
+        }
+        py.detach(|| drop(pool));
     }
 
     /// The model as it was named.
@@ -101,7 +153,7 @@ impl Engine {
         let agent = py
             .detach(|| if resumes { engine.resume(run, name) } else { Ok(engine.agent(run, name)) })
             .map_err(of_engine)?;
-        Ok(Agent::of(setting.set(agent), self.model.clone()))
+        Ok(self.seated(setting.set(agent)))
     }
 
     /// Ranks of options as replies to a text, as JSON.
@@ -274,23 +326,18 @@ fn read<'t, T: Deserialize<'t>>(text: &'t str) -> PyResult<T> {
 /// An agent's memory in the engine.
 #[pyclass(frozen, module = "greenroom._greenroom")]
 pub(crate) struct Agent {
-    /// `None` only while it is being set, in one step.
-    agent: OfProcess<Arc<Mutex<Option<engine::Agent>>>>,
-    model: String,
+    seat: OfProcess<Arc<Seat>>,
 }
 
 impl Agent {
-    fn of(agent: engine::Agent, model: String) -> Self {
-        Self { agent: OfProcess::new(Arc::new(Mutex::new(Some(agent)))), model }
-    }
 
     /// What of the agent is known without waiting for its turn.
     fn with<T>(&self, py: Python<'_>, see: impl FnOnce(&engine::Agent) -> T + Send) -> PyResult<T>
     where
         T: Send,
     {
-        let agent = self.agent.get()?.clone();
-        py.detach(|| agent.blocking_lock().as_ref().map(see)).ok_or_else(|| internal("an agent is lost"))
+        let agent = self.seat.get()?.agent.clone();
+        py.detach(|| agent.blocking_lock().as_ref().map(see)).ok_or_else(closed)
     }
 }
 
@@ -299,7 +346,8 @@ impl Agent {
     /// Begins a turn: a text is read, and replied to.
     fn begin(&self, text: String, settings: &str) -> PyResult<Turn> {
         let settings: TurnSettings = read(settings)?;
-        let agent = self.agent.get()?.clone();
+        let seat = self.seat.get()?;
+        let agent = seat.agent.clone();
         let (events, received) = mpsc::unbounded_channel();
         let task = runtime().spawn(async move {
             let mut agent = agent.lock_owned().await;
@@ -307,13 +355,14 @@ impl Agent {
                 let _ = events.send(Err(error));
             }
         });
+        seat.holds(task.abort_handle());
         let events = Arc::new(Mutex::new(received));
         Ok(Turn { events: OfProcess::new(events), task: task.abort_handle() })
     }
 
-    /// An agent that begins with this one's memory.
-    fn fork(&self, py: Python<'_>, name: String) -> PyResult<Self> {
-        Ok(Self::of(self.with(py, |agent| agent.fork(name))?, self.model.clone()))
+    /// An agent of this engine that begins with this one's memory.
+    fn fork(&self, py: Python<'_>, engine: &Engine, name: String) -> PyResult<Self> {
+        Ok(engine.seated(self.with(py, |agent| agent.fork(name))?))
     }
 
     /// What was read and said so far, as JSON.
@@ -341,7 +390,9 @@ async fn reply(
     events: &mpsc::UnboundedSender<engine::Result<Event>>,
 ) -> engine::Result<()> {
     use futures_core::Stream;
-    let Some(agent) = slot.take() else { return Ok(()) };
+    let Some(agent) = slot.take() else {
+        return Err(engine::Error::new(engine::ErrorKind::Closed, "this engine is closed"));
+    };
     let agent = slot.insert(settings.set(agent));
     let mut reply = match &settings.options {
         Some(options) => agent.choose(text, options.clone())?,
@@ -376,7 +427,7 @@ fn described(completion: &Completion, options: Option<&[String]>, decode: impl F
     });
     json!({
         "text": completion.speech(), "thought": completion.thought(), "raw": completion.text,
-        "stop": completion.stop, "calls": calls, "choice": choice, "usage": completion.usage,
+        "stop": completion.stop.word(), "calls": calls, "choice": choice, "usage": completion.usage,
         "tokens": completion.ids, "logprobs": logprobs.collect::<Vec<_>>(),
     })
 }
