@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from greenroom import _greenroom
 from greenroom.agent import Agent, Ranked, TokenScore, read_ranked
 from greenroom.functions import Tool, tool
+from greenroom.requests import Requested
 
 __all__ = ["Engine", "Model"]
 
@@ -150,6 +151,14 @@ class Engine:
         own = [one if isinstance(one, Tool) else tool(one) for one in tools]
         native = self.native.agent(run, name, json.dumps({"tools": [one.described() for one in own]}), True)
         return Agent(native, self, name, run, own, seed, settings)
+
+    def request(self, path: str, body: Mapping[str, Any] | None = None, method: str = "POST") -> Requested:
+        """Answers a request of an API that `greenroom serve` speaks, in this process (docs/server.md): whole
+        conversations, of which only what is new is read.
+
+            engine.request("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}).result()
+        """
+        return Requested(self.native.request(method, path, "" if body is None else json.dumps(body)))
 
     def rank(self, text: str, options: Iterable[str], *, system: str | None = None) -> list[Ranked]:
         """Options as replies to a text, likeliest first, with their log-probabilities (natural logarithm)."""

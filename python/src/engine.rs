@@ -1,11 +1,12 @@
 //! The engine of a process, and its agents.
 
-use crate::errors::{closed, forked, internal, of_engine, of_model};
+use crate::errors::{closed, failed, forked, internal, of_engine, of_model};
 use crate::runtime::{awaitable, runtime, wait};
 use greenroom::backend::{Embedded, Pool, Sampling};
-use greenroom::commands;
+use greenroom::commands::{self, Opened};
 use greenroom::sampling::{DEFAULT, resolved, suggested};
 use greenroom::scenario::{Hints, Reasoning};
+use greenroom::server::Service;
 use greenroom_engine as engine;
 use greenroom_engine::{Completion, Conversation, Grammar, ToolCalls, Tools};
 use pyo3::prelude::*;
@@ -49,7 +50,9 @@ impl<T> Drop for OfProcess<T> {
 #[pyclass(frozen, module = "greenroom._greenroom")]
 pub(crate) struct Engine {
     /// `None` once it is closed.
-    pool: Lock<Option<OfProcess<Arc<Pool>>>>,
+    opened: Lock<Option<OfProcess<Opened>>>,
+    /// Begun by the first request.
+    service: Lock<Option<OfProcess<Service>>>,
     model: String,
     /// Its agents, which keep the engine open.
     agents: Lock<Vec<Weak<Seat>>>,
@@ -80,10 +83,25 @@ impl Seat {
 
 impl Engine {
     pub(crate) fn pool(&self) -> PyResult<Arc<Pool>> {
-        match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(pool) => pool.get().cloned(),
+        self.with(|opened| Ok(opened.pool.clone()))
+    }
+
+    fn with<T>(&self, see: impl FnOnce(&Opened) -> PyResult<T>) -> PyResult<T> {
+        match &*self.opened.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(opened) => see(opened.get()?),
             None => Err(closed()),
         }
+    }
+
+    /// The server of this process.
+    fn service(&self) -> PyResult<Service> {
+        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        if service.is_none() {
+            let _runtime = runtime().enter();
+            let begun = self.with(|opened| opened.service().map_err(|error| failed(&error)))?;
+            *service = begun.map(OfProcess::new);
+        }
+        service.as_ref().ok_or_else(|| elsewhere(&self.model))?.get().cloned()
     }
 
     /// The agent as Python has it.
@@ -97,15 +115,14 @@ impl Engine {
     }
 
     fn embedded(&self) -> PyResult<Arc<Embedded>> {
-        let elsewhere = || {
-            let found = format!(
-                "{} is an engine elsewhere: it plays scenarios, but has no agents, ranks, scores or embeddings here",
-                self.model
-            );
-            of_model(&anyhow::anyhow!(found))
-        };
-        self.pool()?.embedded().cloned().ok_or_else(elsewhere)
+        self.pool()?.embedded().cloned().ok_or_else(|| elsewhere(&self.model))
     }
+}
+
+fn elsewhere(model: &str) -> PyErr {
+    let found =
+        format!("{model} is an engine elsewhere: it plays scenarios, but has no agents, ranks or embeddings here");
+    of_model(&anyhow::anyhow!(found))
 }
 
 #[pymethods]
@@ -114,18 +131,20 @@ impl Engine {
     fn new(py: Python<'_>, flags: Vec<PathBuf>) -> PyResult<Self> {
         let flags = flags.into_iter().map(PathBuf::into_os_string);
         let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
-        let pool = Lock::new(Some(OfProcess::new(opened.pool)));
-        Ok(Self { pool, model: opened.model, agents: Lock::default() })
+        let model = opened.model.clone();
+        let opened = Lock::new(Some(OfProcess::new(opened)));
+        Ok(Self { opened, service: Lock::default(), model, agents: Lock::default() })
     }
 
     /// Closes it, also for its agents, whose turns in progress are taken back.
     fn close(&self, py: Python<'_>) {
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
         let agents = std::mem::take(&mut *self.agents.lock().unwrap_or_else(PoisonError::into_inner));
-        if pool.as_ref().is_some_and(|pool| pool.get().is_ok()) {
+        if opened.as_ref().is_some_and(|opened| opened.get().is_ok()) {
             py.detach(|| agents.iter().filter_map(Weak::upgrade).for_each(|agent| agent.close()));
         }
-        py.detach(|| drop(pool));
+        py.detach(|| drop((service, opened)));
     }
 
     /// The model as it was named.
@@ -192,6 +211,19 @@ impl Engine {
     fn embed_async<'py>(&self, py: Python<'py>, texts: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.embedded()?.engine().clone();
         awaitable(py, async move { engine.embed(texts).await.map_err(of_engine) })
+    }
+
+    /// Answers a request to the server in this process: `status`, then the `body` piece by piece.
+    fn request(&self, method: String, path: String, body: String) -> PyResult<Turn> {
+        let service = self.service()?;
+        let (events, received) = mpsc::unbounded_channel();
+        let task = runtime().spawn(async move {
+            if let Err(error) = answer(&service, &method, &path, body, &events).await {
+                let _ = events.send(Err(failed(&error)));
+            }
+        });
+        let events = Arc::new(Mutex::new(received));
+        Ok(Turn { events: OfProcess::new(events), task: task.abort_handle() })
     }
 
     /// Number of tokens of a text.
@@ -352,7 +384,7 @@ impl Agent {
         let task = runtime().spawn(async move {
             let mut agent = agent.lock_owned().await;
             if let Err(error) = reply(&mut agent, text, &settings, &events).await {
-                let _ = events.send(Err(error));
+                let _ = events.send(Err(of_engine(error)));
             }
         });
         seat.holds(task.abort_handle());
@@ -387,7 +419,7 @@ async fn reply(
     slot: &mut Option<engine::Agent>,
     text: String,
     settings: &TurnSettings,
-    events: &mpsc::UnboundedSender<engine::Result<Event>>,
+    events: &mpsc::UnboundedSender<PyResult<Event>>,
 ) -> engine::Result<()> {
     use futures_core::Stream;
     let Some(agent) = slot.take() else {
@@ -404,12 +436,12 @@ async fn reply(
     })
     .await
     {
-        let _ = events.send(Ok(Event::Text(piece?)));
+        let _ = events.send(Ok(("text", piece?)));
     }
     drop(pieces);
     let completion = reply.finish().await?;
     let decode = |ids: &[u32]| agent.engine().decode(ids);
-    let _ = events.send(Ok(Event::Done(described(&completion, settings.options.as_deref(), decode).to_string())));
+    let _ = events.send(Ok(("done", described(&completion, settings.options.as_deref(), decode).to_string())));
     Ok(())
 }
 
@@ -432,22 +464,33 @@ fn described(completion: &Completion, options: Option<&[String]>, decode: impl F
     })
 }
 
-/// What happens in a turn.
-enum Event {
-    Text(String),
-    Done(String),
-}
-
-impl Event {
-    fn named(self) -> (&'static str, String) {
-        match self {
-            Self::Text(text) => ("text", text),
-            Self::Done(done) => ("done", done),
-        }
+/// Sends the status of an answer, and its body as it comes.
+async fn answer(
+    service: &Service,
+    method: &str,
+    path: &str,
+    body: String,
+    events: &mpsc::UnboundedSender<PyResult<Event>>,
+) -> anyhow::Result<()> {
+    let mut answer = service.request(method, path, body).await?;
+    let _ = events.send(Ok(("status", answer.status.to_string())));
+    // A character may lie in two pieces.
+    let mut bytes = Vec::new();
+    while let Some(piece) = answer.next().await {
+        bytes.extend_from_slice(&piece?);
+        let whole = match std::str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        let rest = bytes.split_off(whole);
+        let _ = events.send(Ok(("body", String::from_utf8(std::mem::replace(&mut bytes, rest))?)));
     }
+    Ok(())
 }
 
-type Events = Arc<Mutex<mpsc::UnboundedReceiver<engine::Result<Event>>>>;
+/// What happens in a turn: its name, and its data.
+type Event = (&'static str, String);
+type Events = Arc<Mutex<mpsc::UnboundedReceiver<PyResult<Event>>>>;
 
 /// A turn in progress; one that is dropped before its end is taken back.
 #[pyclass(frozen, module = "greenroom._greenroom")]
@@ -457,12 +500,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    async fn event(events: Events) -> PyResult<Option<(&'static str, String)>> {
-        match events.lock().await.recv().await {
-            Some(Ok(event)) => Ok(Some(event.named())),
-            Some(Err(error)) => Err(of_engine(error)),
-            None => Ok(None),
-        }
+    async fn event(events: Events) -> PyResult<Option<Event>> {
+        events.lock().await.recv().await.transpose()
     }
 }
 
