@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Any
+from typing import Any, cast
 
 from greenroom import _greenroom
 from greenroom.errors import EngineError
@@ -90,7 +90,7 @@ class Requested:
 def _refusal(text: str) -> str:
     """What a refusal says."""
     try:
-        error = json.loads(text)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
+        error: Any = json.loads(text)["error"]
+        return str(cast("dict[str, Any]", error)["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
         return text.strip() or "the request was taken back"
