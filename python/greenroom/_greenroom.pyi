@@ -4,6 +4,22 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, final
 
+__all__ = [
+    "VERSION",
+    "Agent",
+    "Control",
+    "Engine",
+    "Scenario",
+    "Table",
+    "Turn",
+    "call",
+    "main",
+    "read_scores",
+    "read_tables",
+    "to_yaml",
+    "write_scores",
+]
+
 VERSION: str
 
 def main(arguments: Sequence[str | os.PathLike[str]]) -> int: ...

@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from greenroom import _greenroom
+from greenroom.errors import EngineError
 from greenroom.functions import Tool, as_schema, parsed
 
 if TYPE_CHECKING:
@@ -174,6 +175,10 @@ class Memory:
         return f"<table>{cells}</table>"
 
 
+def _taken_back() -> EngineError:
+    return EngineError("the turn was taken back: it was cancelled, or its engine was closed", "closed")
+
+
 def read_ranked(text: str) -> list[Ranked]:
     """Ranks from the JSON that the engine writes, likeliest first."""
     ranked = [Ranked(one["option"], one["logprob"]) for one in json.loads(text)]
@@ -209,9 +214,7 @@ class Pending(Generic[T]):
     def _taken(self, event: tuple[str, str] | None) -> tuple[str | None, list[dict[str, Any]]]:
         """What an event means: a piece of text, or calls to make; at the end neither."""
         if event is None:
-            from greenroom.errors import EngineError
-
-            raise EngineError("the turn was taken back", "closed")
+            raise _taken_back()
         name, data = event
         if name == "text":
             return data, []
@@ -293,7 +296,7 @@ class Pending(Generic[T]):
 
     def cancel(self) -> None:
         """Takes the turn back."""
-        self._failed(asyncio.CancelledError())
+        self._failed(_taken_back())
 
     def __repr__(self) -> str:
         if self._result is not None:

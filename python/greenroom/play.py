@@ -408,7 +408,7 @@ def _prepared(
     def play(tell: Callable[[Event], None]) -> Run:
         told.extend([tell] if shown is None else [tell, shown])
         try:
-            done = host.call(flags, Engine.of(model))
+            done = host.call(flags, Engine.of(model or own.model))
         finally:
             if isinstance(shown, Live):
                 shown.close()
@@ -488,7 +488,7 @@ def experiment(
     flags += [flag for name in by for flag in ("--by", name)]
     flags += [] if over is None else ["--over", over]
     model: Any = several[0] if several else models
-    engine = Engine.of(model)
+    engine = Engine.of(model or own.model)
     if model is not None:
         flags += ["--model", os.fspath(engine.model.name)]
     seats = {**own.players, **(players or {})}

@@ -106,7 +106,7 @@ class _Folder:
     """A folder with tables."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         """The folder with all that was recorded."""
         self._tables: dict[str, Table] | None = None
 

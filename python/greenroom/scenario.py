@@ -101,6 +101,12 @@ class Scenario:
         return title
 
     @property
+    def model(self) -> str | None:
+        """The model that it names for agents without one of their own, unless that is an engine elsewhere."""
+        model: str | None = self._described["model"]
+        return model
+
+    @property
     def agents(self) -> dict[str, dict[str, Any]]:
         """Its agents by their keys: `name`, `system`, `is_human`, `tools`."""
         return {one["key"]: one for one in self._described["agents"]}

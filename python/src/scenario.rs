@@ -2,7 +2,7 @@
 
 use crate::errors::{diagnostics, failed, of_scenario};
 use greenroom::rehearsal;
-use greenroom::scenario::{Loaded, Overrides, Scenario as Checked};
+use greenroom::scenario::{EngineAddress, Loaded, Overrides, Scenario as Checked};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -62,7 +62,10 @@ impl Scenario {
                 "phase": scenario.phase(turn.phase).name, "round": turn.round, "needs": needs,
             })
         });
+        // One elsewhere is no engine of this process, and needs permission.
+        let model = scenario.usual_model().filter(|model| !EngineAddress::is_meant(model));
         let described = json!({
+            "model": model,
             "id": scenario.id, "title": scenario.title, "agents": agents.collect::<Vec<_>>(),
             "variables": scenario.variables, "plan_hash": plan.hash(), "turns": turns.collect::<Vec<Value>>(),
         });
