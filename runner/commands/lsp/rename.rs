@@ -206,7 +206,9 @@ fn is_same_plan(one: &Scenario, other: &Scenario) -> bool {
 mod tests {
     use super::*;
     use crate::commands::lsp::document::uri;
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
+    use std::sync::Mutex;
 
     fn opened(path: &Path, text: &str) -> Document {
         let mut document = Document::new(&uri(path).unwrap(), text.to_owned()).unwrap();
@@ -270,19 +272,29 @@ mod tests {
     #[test]
     fn every_name_can_be_renamed_and_renamed_back() {
         let part = if std::env::var_os("GREENROOM_DEEP").is_some() { 1 } else { 16 };
-        let mut refused = Vec::new();
+        let mut files = Vec::new();
         for folder in ["scenarios", "tests/scenarios"] {
-            let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-            let mut files: Vec<PathBuf> =
-                files.filter(|path| path.extension().is_some_and(|of| of == "yaml")).collect();
-            files.sort();
-            for path in files {
-                let file = path.file_name().unwrap().display().to_string();
-                refused.extend(
-                    there_and_back(&path, part).into_iter().map(|reason| format!("{file}: {reason}")),
-                );
-            }
+            let found = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let mut found: Vec<PathBuf> =
+                found.filter(|path| path.extension().is_some_and(|of| of == "yaml")).collect();
+            found.sort();
+            files.append(&mut found);
         }
+        let (left, refused) = (Mutex::new(files.iter().enumerate()), Mutex::new(BTreeMap::new()));
+        let work = || {
+            while let Some((at, path)) = { left.lock().unwrap().next() } {
+                let file = path.file_name().unwrap().display();
+                let reasons =
+                    there_and_back(path, part).into_iter().map(|reason| format!("{file}: {reason}"));
+                let reasons: Vec<String> = reasons.collect();
+                refused.lock().unwrap().insert(at, reasons);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..std::thread::available_parallelism().map_or(1, usize::from))
+                .for_each(|_| drop(scope.spawn(work)));
+        });
+        let refused: Vec<String> = refused.into_inner().unwrap().into_values().flatten().collect();
         if part == 1 {
             insta::assert_snapshot!(refused.join("\n"));
         }
