@@ -60,5 +60,5 @@ impl Command {
 }
 
 fn main() -> std::process::ExitCode {
-    program(Cli::command(), |cli: Cli| (cli.verbose, move || cli.command.run()))
+    program(std::env::args_os(), Cli::command(), |cli: Cli| (cli.verbose, move || cli.command.run())).into()
 }

@@ -31,7 +31,7 @@ impl Tool {
     pub fn is_called(&self, name: &str) -> bool {
         match self.kind {
             ToolKind::Server(_) => name.strip_prefix(&self.key).is_some_and(|rest| rest.starts_with('_')),
-            ToolKind::BuiltIn(..) | ToolKind::Command(..) => self.key == name,
+            ToolKind::BuiltIn(..) | ToolKind::Command(..) | ToolKind::Function(..) => self.key == name,
         }
     }
 }
@@ -43,6 +43,8 @@ pub enum ToolKind {
     BuiltIn(BuiltIn, ToolSpec),
     /// A program that reads its arguments as JSON and writes its result.
     Command(ToolProgram, ToolSpec),
+    /// A function of the program that plays the scenario, by its name there.
+    Function(String, ToolSpec),
     /// A server of the Model Context Protocol. It lists its own tools.
     Server(ToolServer),
 }

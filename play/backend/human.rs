@@ -12,10 +12,16 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{Mutex, mpsc};
 
 /// What a human is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     /// The turn.
     pub path: String,
+    /// The key of the human's agent.
+    pub agent: String,
+    /// The agent's system text.
+    pub system: Option<String>,
+    /// The agent's earlier turns, oldest first: what it heard, and what it said.
+    pub past: Vec<(String, String)>,
     /// What the human's agent hears before it.
     pub heard: String,
     /// The options of a choice that may be taken; empty: any text is an answer.
@@ -31,9 +37,15 @@ impl Question {
             let text = |option: &ChoiceOption| option.text.clone();
             options.open.iter().map(|id| text(&options.choice.options[*id])).collect()
         };
+        let conversation = &request.conversation;
+        let past = conversation.exchanges.iter();
+        let (agent, _) = request.session.agent.split_once('/').unwrap_or((&request.session.agent, ""));
         Self {
             path: request.path.clone(),
-            heard: request.conversation.next.clone(),
+            agent: agent.to_string(),
+            system: conversation.system.clone(),
+            past: past.map(|turn| (turn.user.clone(), turn.raw.to_string())).collect(),
+            heard: conversation.next.clone(),
             options: request.choice.as_ref().map(texts).unwrap_or_default(),
             form: request.form.clone(),
         }

@@ -31,9 +31,9 @@ impl Stage {
         if let Some(outcome) = known {
             return self.called(id, call, outcome, run_loop);
         }
-        let Some(tool) = self.memories.tool(id, &call.tool).filter(|_| self.settings.toolbox.is_open())
-        else {
-            let remedy = "pass --allow-tools to run it";
+        let tool = self.memories.tool(id, &call.tool);
+        let Some(tool) = tool.filter(|tool| self.settings.toolbox.can_call(*tool)) else {
+            let remedy = "pass --allow-tools to run it, or the function that it is";
             let error = anyhow!("{path}: the recording has no such call of `{}`; {remedy}", call.tool);
             return self.fail(id, error);
         };

@@ -1,6 +1,7 @@
 //! What reaches a run from outside while it plays: pause and step, the end, and answers of humans.
 
 use crate::backend::{BoxFuture, HumanSeat, Question, Terminal};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
@@ -13,13 +14,30 @@ pub struct Control(Arc<ControlInner>);
 #[derive(Debug)]
 struct ControlInner {
     pace: watch::Sender<Pace>,
-    /// Where humans answer besides, if the run has a terminal.
-    terminal: Option<Terminal>,
+    seat: Seat,
     /// True if humans may also answer by [`Control::answer`].
     is_remote: bool,
     asked: Mutex<Option<(Question, oneshot::Sender<String>)>>,
     /// True if the latest answer did not come from the terminal: what is typed there was meant for its question.
     is_late: AtomicBool,
+}
+
+/// Where humans answer besides.
+enum Seat {
+    Nowhere,
+    Terminal(Terminal),
+    /// The program that plays the run answers for them.
+    Program(Arc<dyn HumanSeat>),
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nowhere => "Nowhere",
+            Self::Terminal(_) => "Terminal",
+            Self::Program(_) => "Program",
+        })
+    }
 }
 
 /// How a run goes on.
@@ -45,20 +63,25 @@ pub enum AnswerError {
 impl Default for Control {
     /// A run in which humans answer at the terminal.
     fn default() -> Self {
-        Self::new(Some(Terminal::default()), false)
+        Self::new(Seat::Terminal(Terminal::default()), false)
     }
 }
 
 impl Control {
-    fn new(terminal: Option<Terminal>, is_remote: bool) -> Self {
+    fn new(seat: Seat, is_remote: bool) -> Self {
         let (pace, asked, is_late) =
             (watch::Sender::new(Pace::Playing), Mutex::default(), AtomicBool::new(false));
-        Self(Arc::new(ControlInner { pace, terminal, is_remote, asked, is_late }))
+        Self(Arc::new(ControlInner { pace, seat, is_remote, asked, is_late }))
     }
 
     /// A run in which humans answer by [`Control::answer`], and also at the terminal if it has one.
     pub fn remote(has_terminal: bool) -> Self {
-        Self::new(has_terminal.then(Terminal::default), true)
+        Self::new(if has_terminal { Seat::Terminal(Terminal::default()) } else { Seat::Nowhere }, true)
+    }
+
+    /// A run in which a program answers for humans.
+    pub fn seated(seat: Arc<dyn HumanSeat>) -> Self {
+        Self::new(Seat::Program(seat), false)
     }
 
     /// No further turn begins.
@@ -185,11 +208,16 @@ impl HumanSeat for Control {
         Box::pin(async move {
             let _open = open;
             let here = async {
-                let Some(terminal) = &self.0.terminal else { return std::future::pending().await };
-                if self.0.is_late.swap(false, Ordering::Relaxed) {
-                    terminal.forget_typed().await;
+                match &self.0.seat {
+                    Seat::Nowhere => std::future::pending().await,
+                    Seat::Program(seat) => seat.ask(question).await,
+                    Seat::Terminal(terminal) => {
+                        if self.0.is_late.swap(false, Ordering::Relaxed) {
+                            terminal.forget_typed().await;
+                        }
+                        terminal.ask(question).await
+                    }
                 }
-                terminal.ask(question).await
             };
             if !self.0.is_remote {
                 return here.await;
@@ -219,7 +247,8 @@ mod tests {
 
     fn question() -> Question {
         let options = vec!["Cooperate".to_string(), "Defect".to_string()];
-        Question { path: "yard/1/ann".to_string(), heard: "And now?".to_string(), options, form: None }
+        let heard = "And now?".to_string();
+        Question { path: "yard/1/ann".to_string(), heard, options, ..Question::default() }
     }
 
     #[test]

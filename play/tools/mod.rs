@@ -6,6 +6,7 @@
 
 mod built_in;
 mod calculator;
+mod functions;
 mod mcp;
 mod program;
 mod streams;
@@ -16,6 +17,7 @@ use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_scenario::language::Text;
 use greenroom_scenario::tools::too_large;
 use greenroom_scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
+pub use functions::{Functions, ToolFunctions};
 use mcp::ServerClient;
 pub use program::end_all;
 use serde_json::Value;
@@ -101,17 +103,20 @@ pub struct Toolbox {
     servers: BTreeMap<usize, ServerClient>,
     /// The folder in which programs start; `None`: they may not.
     folder: Option<PathBuf>,
+    /// Those that are functions of the program that plays.
+    functions: ToolFunctions,
 }
 
 impl Toolbox {
     /// Only the built-in tools can be called: no program is started.
     pub fn at_rest(scenario: &Scenario) -> Self {
         let specs = scenario.tools.iter().map(|tool| match &tool.kind {
-            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => vec![spec.clone()],
+            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) | ToolKind::Function(_, spec) => {
+                vec![spec.clone()]
+            }
             ToolKind::Server(_) => Vec::new(),
         });
-        let (tools, servers, folder) = (scenario.tools.clone(), BTreeMap::new(), None);
-        Self { tools, specs: specs.collect(), servers, folder }
+        Self { tools: scenario.tools.clone(), specs: specs.collect(), ..Self::default() }
     }
 
     /// The same, with what a recording knows of servers.
@@ -130,9 +135,29 @@ impl Toolbox {
         let lines = called(scenario).filter_map(|(_, tool)| match &tool.kind {
             ToolKind::Command(command, _) => Some(command.line.join(" ")),
             ToolKind::Server(server) => Some(server.address.to_string()),
-            ToolKind::BuiltIn(..) => None,
+            // A function belongs to whoever plays the scenario.
+            ToolKind::BuiltIn(..) | ToolKind::Function(..) => None,
         });
         lines.collect()
+    }
+
+    /// With the functions of the program that plays.
+    ///
+    /// # Errors
+    /// The program lacks one that an agent may call.
+    pub fn with_functions(self, scenario: &Scenario, functions: ToolFunctions) -> anyhow::Result<Self> {
+        for (_, tool) in called(scenario) {
+            if let ToolKind::Function(name, _) = &tool.kind
+                && !functions.has(name)
+            {
+                bail!(
+                    "the tool `{}` is the function `{name}` of a Python program: play the scenario from \
+                     there, with `greenroom.run(…, tools=[{name}])`",
+                    tool.key
+                );
+            }
+        }
+        Ok(Self { functions, ..self })
     }
 
     /// The tools with their programs, which start in `folder`.
@@ -171,9 +196,12 @@ impl Toolbox {
         }
     }
 
-    /// True if programs may be called.
-    pub fn is_open(&self) -> bool {
-        self.folder.is_some()
+    /// True if a tool that works outside the scenario may be called here.
+    pub fn can_call(&self, id: ToolId) -> bool {
+        match &self.tools[id.0].kind {
+            ToolKind::Function(name, _) => self.functions.has(name),
+            _ => self.folder.is_some(),
+        }
     }
 
     /// Descriptions of all tools for models, by their names in the scenario.
@@ -193,7 +221,7 @@ impl Toolbox {
         Some(Arc::new(ToolOffer { tools, instructions }))
     }
 
-    /// What a call of a program gives. One whose arguments are not in their schema fails.
+    /// What a call of a program, a function or a server gives. One whose arguments are not in their schema fails.
     pub async fn call(&self, id: ToolId, call: Call) -> CallOutcome {
         match &self.tools[id.0].kind {
             ToolKind::BuiltIn(..) => Err("it is not a program".into()),
@@ -201,6 +229,9 @@ impl Toolbox {
                 let Some(folder) = &self.folder else { return Err("programs are not allowed to run".into()) };
                 let arguments = fitting(spec, &call.arguments)?;
                 program::call(&command.line, folder, command.timeout, arguments.to_string()).await
+            }
+            ToolKind::Function(name, spec) => {
+                self.functions.call(name, fitting(spec, &call.arguments)?).await
             }
             ToolKind::Server(_) => {
                 let spec = self.specs[id.0].iter().find(|spec| spec.name == call.tool);

@@ -18,6 +18,8 @@ pub struct Pool {
     /// Settings of every engine; the model is another one for each.
     config: EmbeddedConfig,
     own: Arc<dyn Backend>,
+    /// The same, if it is in this process.
+    embedded: Option<Arc<Embedded>>,
     opened: Mutex<Vec<(FoundModel, Arc<dyn Backend>)>>,
     /// Models in the place of those that scenarios name; the empty name is a scenario's own.
     replaced: BTreeMap<String, String>,
@@ -85,9 +87,19 @@ impl Pool {
     ) -> anyhow::Result<Self> {
         let config = EmbeddedConfig { share: Some(MemoryBudget::new(config.cache_memory)), ..config };
         let found = FoundModel::new(own, &reach)?;
-        let own = open(&config, &found, &on_progress)?;
+        let (own, embedded) = open(&config, &found, &on_progress)?;
         let opened = Mutex::new(vec![(found, own.clone())]);
-        Ok(Self { config, own, opened, replaced, reach, on_progress })
+        Ok(Self { config, own, embedded, opened, replaced, reach, on_progress })
+    }
+
+    /// Settings of the scenario's own model.
+    pub fn config(&self) -> &EmbeddedConfig {
+        &self.config
+    }
+
+    /// The engine of the scenario's own model, if it is in this process.
+    pub fn embedded(&self) -> Option<&Arc<Embedded>> {
+        self.embedded.as_ref()
     }
 
     fn engine(&self, model: &str) -> anyhow::Result<Arc<dyn Backend>> {
@@ -96,7 +108,7 @@ impl Pool {
         if let Some((_, engine)) = opened.iter().find(|(known, _)| *known == found) {
             return Ok(engine.clone());
         }
-        let engine = open(&self.config, &found, &self.on_progress)?;
+        let (engine, _) = open(&self.config, &found, &self.on_progress)?;
         opened.push((found, engine.clone()));
         Ok(engine)
     }
@@ -106,13 +118,14 @@ fn open(
     config: &EmbeddedConfig,
     found: &FoundModel,
     on_progress: &LoadObserver,
-) -> anyhow::Result<Arc<dyn Backend>> {
+) -> anyhow::Result<(Arc<dyn Backend>, Option<Arc<Embedded>>)> {
     match found {
         FoundModel::Here(file) => {
             let config = EmbeddedConfig { model: file.clone(), ..config.clone() };
-            Ok(Arc::new(Embedded::open(&config, &mut on_progress())?))
+            let embedded = Arc::new(Embedded::open(&config, &mut on_progress())?);
+            Ok((embedded.clone(), Some(embedded)))
         }
-        FoundModel::Elsewhere(address) => remote::open(address),
+        FoundModel::Elsewhere(address) => Ok((remote::open(address)?, None)),
     }
 }
 

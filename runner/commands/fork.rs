@@ -13,7 +13,6 @@ use crate::experiment;
 use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
 use crate::run::{Changes, ForkFrom, RunOptions, Say, Seeding, Tell};
 use crate::scenario::{Hints, parse_override};
-use crate::stage::Control;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
 use std::path::PathBuf;
@@ -49,7 +48,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]
-    machine: Machine,
+    pub(super) machine: Machine,
     #[command(flatten)]
     near: Whereabouts,
     /// Folder for the results [default: runs/ID-N]
@@ -110,8 +109,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: header.given.unwrap_or_default(),
         allow_tools: args.allow_tools,
+        functions: args.machine.host.functions.clone(),
         recorded,
-        control: Control::default(),
+        control: args.machine.host.control(),
     };
     let go_on = go_on(&folder, args.out.is_some());
     Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }

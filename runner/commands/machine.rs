@@ -1,13 +1,15 @@
 //! Flags for the model, the place of its memories, and the share of this machine that it may use.
 
+use super::host::Host;
 use super::{Location, MemoryArgs, casting, parse_size};
-use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate};
+use crate::backend::{Backend, Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate};
 use crate::files;
 use crate::scenario::EngineAddress;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The model that answers.
@@ -63,6 +65,9 @@ pub(super) struct Machine {
     /// Share nothing with runs of other tenants in the same cache folder
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     pub(super) tenant: String,
+    /// What a program brings that calls this command.
+    #[arg(skip)]
+    pub(super) host: Host,
 }
 
 impl ModelArgs {
@@ -146,9 +151,27 @@ impl Machine {
         )
     }
 
+    /// The models of a run: those of the program that calls the command, else opened as the flags say.
+    pub(super) fn models(
+        &self,
+        models: &BTreeSet<String>,
+        own: &str,
+        quiet: bool,
+    ) -> anyhow::Result<Arc<dyn Backend>> {
+        match &self.host.backend {
+            Some(backend) => Ok(backend.clone()),
+            None => Ok(Arc::new(self.open_pool(models, own, quiet)?)),
+        }
+    }
+
     /// Opens the first of these models, with a bar on a terminal while it is converted, and the others on
     /// demand.
-    pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
+    pub(super) fn open_pool(
+        &self,
+        models: &BTreeSet<String>,
+        own: &str,
+        quiet: bool,
+    ) -> anyhow::Result<Pool> {
         let config = self.config(models, own)?;
         if !EngineAddress::is_meant(own) {
             introduce(&config.model, quiet);

@@ -27,6 +27,7 @@ mod explain;
 mod fork;
 mod graph;
 mod grouping;
+mod host;
 mod import;
 mod lsp;
 mod machine;
@@ -49,6 +50,8 @@ mod serve;
 mod stop;
 mod watch;
 
+pub use host::{Called, EventSink, Host, Opened, RunSink, call, open};
+
 use crate::backend::{CacheKey, ObjectsAddress};
 use crate::diagnostic::Severity;
 use crate::files::{self, FileKind};
@@ -60,6 +63,7 @@ use crate::terminal::{counted, is_fancy, output, printable};
 use anyhow::Context as _;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{CommandFactory as _, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -123,7 +127,12 @@ enum Command {
 
 /// Runs `greenroom` on the process's arguments.
 pub fn main() -> ExitCode {
-    program(grouped(Cli::command()), |cli: Cli| (cli.verbose, move || cli.command.run()))
+    ExitCode::from(main_with(std::env::args_os()))
+}
+
+/// Runs the program with these arguments, the first of which is its name, and returns its exit code.
+pub fn main_with(args: impl IntoIterator<Item = OsString>) -> u8 {
+    program(args, grouped(Cli::command()), |cli: Cli| (cli.verbose, move || cli.command.run()))
 }
 
 /// The commands, grouped by task.
@@ -158,10 +167,11 @@ fn grouped(command: clap::Command) -> clap::Command {
 
 /// Runs a program on the process's arguments; `of` returns whether it is verbose, and what it does.
 pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
+    args: impl IntoIterator<Item = OsString>,
     command: clap::Command,
     of: impl FnOnce(C) -> (bool, R),
-) -> ExitCode {
-    let parsed = command.try_get_matches().and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
+) -> u8 {
+    let parsed = command.try_get_matches_from(args).and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
     let code = match parsed.map(of) {
         Ok((verbose, run)) => {
             logging(verbose);
@@ -171,9 +181,9 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     };
     if let Err(error) = output::finish() {
         eprintln!("error: can't write to standard output: {error}");
-        return ExitCode::from(Exit::Environment as u8);
+        return Exit::Environment as u8;
     }
-    ExitCode::from(code)
+    code
 }
 
 /// The standard library's message about a number that it can't parse, and what a user needs to know.
@@ -200,6 +210,16 @@ fn print_clap_error(shown: &clap::Error) -> u8 {
 }
 
 impl Command {
+    /// The command with what the program brings that calls it.
+    fn hosted(mut self, host: Host) -> Self {
+        match &mut self {
+            Self::Run(args) => args.machine.host = host,
+            Self::Fork(args) => args.machine.host = host,
+            _ => {}
+        }
+        self
+    }
+
     fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Run(args) => run::run(*args),
@@ -253,7 +273,7 @@ fn logging(verbose: bool) {
 
 /// Tells whether standard error is a terminal with colours enabled.
 fn is_fancy_err() -> bool {
-    console::Term::stderr().is_term() && console::colors_enabled_stderr()
+    !output::is_captured() && console::Term::stderr().is_term() && console::colors_enabled_stderr()
 }
 
 /// Bounds within which a scenario may lead to other files.

@@ -2,7 +2,6 @@
 
 use super::Exit;
 use super::machine::Machine;
-use super::stop::stopped;
 use super::watch::WatchPage;
 use crate::run::{Performed, RunOptions, perform};
 use crate::scenario::Scenario;
@@ -47,17 +46,16 @@ impl Performance {
     /// Plays it.
     pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
         let new_folder = machine.new_folder();
-        let backend = Arc::new(machine.pool(
-            &played(&self.scenario, &self.options),
-            &own(&self.options),
-            self.quiet,
-        )?);
+        let backend =
+            machine.models(&played(&self.scenario, &self.options), &own(&self.options), self.quiet)?;
         if self.options.resume && !self.quiet {
             self.say_what_is_there();
         }
         let control = self.options.control.clone();
         let page = self.watch.map(|address| WatchPage::open(address, control)).transpose()?;
-        let watch = self.watcher();
+        let host = &machine.host;
+        let run = self.folder.display().to_string();
+        let watch = host.watcher(&self.scenario, &run).unwrap_or_else(|| self.watcher());
         let mut watch = match &page {
             Some(page) => page.beside(&self.scenario, watch),
             None => watch,
@@ -65,7 +63,7 @@ impl Performance {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Self { scenario, options, folder, .. } = &self;
         let performed =
-            runtime.block_on(perform(scenario, backend, folder, options, watch.as_mut(), stopped()));
+            runtime.block_on(perform(scenario, backend, folder, options, watch.as_mut(), host.stop()));
         drop(watch);
         // Waiting for a human's input can't be cancelled, so the program does not wait for it.
         runtime.shutdown_background();

@@ -3,7 +3,6 @@
 use super::Exit;
 use super::machine::Machine;
 use super::play::{own, played as played_by};
-use super::stop::stopped;
 use crate::experiment::{self, Design, EndedRun, PlayedCounts, Shard, play as play_design, transcripts};
 use crate::statistics::{
     Cell, Grouping, Run, Sample, Summary, figure_tables, plots, scripts, summarize_by, tables_by,
@@ -13,7 +12,6 @@ use crate::transcript::{AssertionRecord, Footer, Transcript};
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// An experiment to play.
@@ -40,18 +38,22 @@ impl Experiment {
             played_by(&cell.scenario, &design.options).into_iter().chain(swept)
         });
         let new_folder = machine.new_folder();
-        let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
+        let backend = machine.models(&models.collect(), &own(&design.options), quiet)?;
+        let host = &machine.host;
         let began = Instant::now();
         // A bar would be drawn over the question to a human.
         let bar = bar(design.runs().count(), quiet || design.has_humans());
         let mut on_step = |step: &EndedRun| {
-            if let Some(error) = &step.error {
-                bar.suspend(|| eprintln!("{}: {error:#}", folder.join(&step.folder).display()));
+            let run = folder.join(&step.folder);
+            let seen = || host.on_run.as_ref().map_or(Ok(()), |see| see(&run));
+            let error = step.error.as_ref().map(|error| format!("{error:#}"));
+            if let Some(error) = error.or_else(|| seen().err().map(|error| format!("{error:#}"))) {
+                bar.suspend(|| eprintln!("{}: {error}", run.display()));
             }
             bar.inc(1);
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let played = runtime.block_on(play_design(design, backend, folder, jobs, &mut on_step, stopped()));
+        let played = runtime.block_on(play_design(design, backend, folder, jobs, &mut on_step, host.stop()));
         runtime.shutdown_background();
         bar.finish_and_clear();
         let played = played?;

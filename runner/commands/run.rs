@@ -65,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     #[command(flatten)]
-    machine: Machine,
+    pub(super) machine: Machine,
     /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
@@ -160,8 +160,9 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: given_settings(&args),
         allow_tools: args.allow_tools,
+        functions: args.machine.host.functions.clone(),
         recorded: BTreeMap::new(),
-        control: Control::default(),
+        control: args.machine.host.control(),
     };
     let go_on = resume::go_on(&folder, out.is_some());
     if has_cases && args.continues.is_some() {
@@ -182,7 +183,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
             return Ok(Exit::Invalid);
         }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
-        let control = if args.watch.is_some() { Control::remote(true) } else { Control::default() };
+        let control = if args.watch.is_some() { Control::remote(true) } else { options.control.clone() };
         let performance = Performance {
             scenario,
             options: RunOptions { control, ..options },

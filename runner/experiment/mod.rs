@@ -9,12 +9,14 @@ mod judge;
 mod play;
 mod read;
 mod record;
+mod scores;
 mod tuning;
 
 pub use judge::{experiments, judge};
 pub use play::{EndedRun, PlayedCounts, play, transcripts};
 pub use read::read;
 pub use record::{CellRecord, ExperimentRecord, FILE, merge, missing};
+pub use scores::{SCORES, Scores, read_scores, write_scores};
 pub use tuning::Tuning;
 
 use crate::run::RunOptions;

@@ -4,6 +4,7 @@
 //! beginnings and, if they are of the same case, random numbers. A run begins when the previous one has its
 //! first turn on record; if all began at once, each would read the common beginning.
 
+use super::scores::scored;
 use super::{Design, ExperimentRecord};
 use crate::backend::Backend;
 use crate::run::{FolderState, perform, standing};
@@ -149,6 +150,7 @@ pub fn transcripts(design: &Design, folder: &Path) -> anyhow::Result<Vec<(usize,
             if file.exists() {
                 let transcript = Transcript::open(&file)?;
                 if transcript.footer.is_some() {
+                    let transcript = scored(transcript, &folder.join(&own))?;
                     found.push((cell, *seed, own, transcript));
                 }
             }

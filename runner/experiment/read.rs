@@ -1,6 +1,7 @@
 //! Reads an experiment's folder: its runs, each with the scenario that was played.
 
 use super::record::{CellRecord, ExperimentRecord, FILE};
+use super::scores::scored;
 use crate::replay::{Search, load_scenario};
 use crate::scenario::Scenario;
 use crate::statistics::{Cell, Run, Sample};
@@ -42,6 +43,7 @@ pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(ExperimentRecord,
             };
             scenario = Some(of_cell.clone());
             values.get_or_insert_with(|| typed(cell, header));
+            let transcript = scored(transcript, &folder.join(&own))?;
             let folder = own.display().to_string();
             sample.runs.push(Run { cell: at, seed: *seed, folder, transcript, scenario: of_cell });
         }

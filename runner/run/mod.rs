@@ -16,7 +16,7 @@ use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, copied, write_copy};
 use crate::stage::{Control, Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
-use crate::tools::{self, Toolbox};
+use crate::tools::{self, ToolFunctions, Toolbox};
 use crate::trace::{self, CostSummary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
@@ -78,6 +78,8 @@ pub struct RunOptions {
     pub recorded: BTreeMap<String, Sampling>,
     /// True if the programs and servers that the scenario has as tools may run.
     pub allow_tools: bool,
+    /// The functions that the scenario has as tools.
+    pub functions: ToolFunctions,
     /// What may be done to the run while it plays, and where humans answer.
     pub control: Control,
 }
@@ -99,6 +101,7 @@ impl Default for RunOptions {
             given: Given::new(),
             recorded: BTreeMap::new(),
             allow_tools: false,
+            functions: ToolFunctions::default(),
             control: Control::default(),
         }
     }
@@ -183,7 +186,7 @@ fn not_begun(folder: &Path, plan: &Plan) -> Performed {
 async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result<Toolbox> {
     let outside = Toolbox::outside(scenario);
     if outside.is_empty() {
-        return Ok(Toolbox::at_rest(scenario));
+        return Toolbox::at_rest(scenario).with_functions(scenario, options.functions.clone());
     }
     if !options.allow_tools {
         bail!(
@@ -191,7 +194,8 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
             outside.join(", ")
         );
     }
-    Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())?).await
+    let opened = Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())?).await?;
+    opened.with_functions(scenario, options.functions.clone())
 }
 
 /// A turn failed, and then the run's costs could not be written either.

@@ -26,7 +26,7 @@ pub use tables::{bytes, costs, counted, savings, table, table_within};
 
 /// Returns whether standard output is a terminal that supports colours.
 pub fn is_fancy() -> bool {
-    console::Term::stdout().is_term() && console::colors_enabled()
+    !output::is_captured() && console::Term::stdout().is_term() && console::colors_enabled()
 }
 
 /// Columns of standard output, where that is a terminal.

@@ -9,8 +9,55 @@
 //! any other reason is exit code 4.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
+
+/// What a command wrote that was called by a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// To standard output.
+    pub out: String,
+    /// To standard error.
+    pub err: String,
+}
+
+thread_local! {
+    /// What is written on this thread while a program calls a command.
+    static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
+}
+
+/// Keeps what `work` writes on this thread, instead of writing it.
+pub fn captured<T>(work: impl FnOnce() -> T) -> (T, Captured) {
+    /// Ends the capture after a panic, too.
+    struct Outer(Option<Captured>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            CAPTURED.with(|captured| captured.replace(self.0.take()));
+        }
+    }
+    let outer = Outer(CAPTURED.with(|captured| captured.replace(Some(Captured::default()))));
+    let result = work();
+    let written = CAPTURED.with(|captured| captured.take()).unwrap_or_default();
+    drop(outer);
+    (result, written)
+}
+
+/// True while what this thread writes is kept for a program.
+pub(crate) fn is_captured() -> bool {
+    CAPTURED.with(|captured| captured.borrow().is_some())
+}
+
+/// Keeps a text if this thread's output is captured.
+fn kept(text: &str, to: impl FnOnce(&mut Captured) -> &mut String) -> bool {
+    CAPTURED.with(|captured| match &mut *captured.borrow_mut() {
+        Some(captured) => {
+            to(captured).push_str(&safe(text));
+            true
+        }
+        None => false,
+    })
+}
 
 /// Standard output, as far as it has failed.
 enum OutputState {
@@ -24,11 +71,17 @@ static STATE: Mutex<OutputState> = Mutex::new(OutputState::Open);
 
 /// Writes to standard output.
 pub fn out(text: &str) {
+    if kept(text, |captured| &mut captured.out) {
+        return;
+    }
     attempt(|stdout| stdout.write_all(safe(text).as_bytes()));
 }
 
 /// Writes to standard error; a failure there can't be reported.
 pub fn err(text: &str) {
+    if kept(text, |captured| &mut captured.err) {
+        return;
+    }
     let _ = io::stderr().write_all(safe(text).as_bytes());
 }
 
@@ -114,6 +167,20 @@ fn colour(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_command_writes_is_kept_for_its_caller() {
+        let ((), outer) = captured(|| {
+            out("a\u{7}");
+            let ((), inner) = captured(|| err("b"));
+            assert_eq!(inner, Captured { out: String::new(), err: "b".to_string() });
+            let panicked = std::panic::catch_unwind(|| captured(|| panic!("in a command")));
+            assert!(panicked.is_err());
+            err("c");
+        });
+        assert_eq!(outer, Captured { out: "a\u{fffd}".to_string(), err: "c".to_string() });
+        assert!(!is_captured());
+    }
 
     #[test]
     fn colours_pass_and_nothing_else_that_steers() {

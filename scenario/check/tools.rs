@@ -90,15 +90,16 @@ impl Checker {
             ("built_in", written.built_in.is_some()),
             ("lookup", written.lookup.is_some()),
             ("command", written.command.is_some()),
+            ("function", written.function.is_some()),
             ("mcp", written.mcp.is_some()),
         ];
         let mut given = given.iter().filter(|(_, is_there)| *is_there).map(|(field, _)| *field);
         let (kind, second) = (given.next(), given.next());
         let Some(kind) = kind else {
-            let broken =
-                ["built_in", "lookup", "command", "mcp"].map(|field| self.is_broken(&path.key(field)));
+            let broken = ["built_in", "lookup", "command", "function", "mcp"]
+                .map(|field| self.is_broken(&path.key(field)));
             if !broken.contains(&true) {
-                let message = "a tool needs `built_in`, `lookup`, `command` or `mcp`";
+                let message = "a tool needs `built_in`, `lookup`, `command`, `function` or `mcp`";
                 self.missing(
                     path,
                     message,
@@ -114,13 +115,13 @@ impl Checker {
             return None;
         }
         for (field, is_there, of) in [
-            ("key", written.key.is_some(), "lookup"),
-            ("arguments", written.arguments.is_some(), "command"),
-            ("only", written.only.is_some(), "mcp"),
-            ("headers", written.headers.is_some(), "mcp"),
+            ("key", written.key.is_some(), &["lookup"][..]),
+            ("arguments", written.arguments.is_some(), &["command", "function"]),
+            ("only", written.only.is_some(), &["mcp"]),
+            ("headers", written.headers.is_some(), &["mcp"]),
         ] {
-            if is_there && kind != of {
-                let message = format!("`{field}` has no effect here: it belongs to `{of}`");
+            if is_there && !of.contains(&kind) {
+                let message = format!("`{field}` has no effect here: it belongs to `{}`", of.join("` or `"));
                 self.unused(&path.key(field), &message, "remove it");
             }
         }
@@ -134,7 +135,22 @@ impl Checker {
                 self.built_in(key, &word, about, &path.key("built_in"))
             }
             "lookup" => self.lookup(key, written, about, path, read),
-            "command" => self.command(key, written, about, path),
+            "command" => {
+                let line = self.line(written.command.take(), &path.key("command"));
+                let timeout = self.timeout(written.timeout, &path.key("timeout"));
+                let spec = self.spec_of(kind, key, written, about, path)?;
+                Some(ToolKind::Command(ToolProgram { line: line?, timeout }, spec))
+            }
+            "function" => {
+                let name = written.function.take().unwrap_or_default();
+                if !is_identifier(&name) {
+                    let message = format!("`{name}` is not the name of a function");
+                    self.error("bad-value", &path.key("function"), message).help =
+                        Some("use letters, digits and `_`, e.g. `weather`".into());
+                }
+                let spec = self.spec_of(kind, key, written, about, path)?;
+                Some(ToolKind::Function(name, spec))
+            }
             _ => self.server(written, about.is_some(), path),
         }
     }
@@ -242,20 +258,20 @@ impl Checker {
         Some(ToolKind::BuiltIn(BuiltIn::Lookup(Arc::new(table)), spec))
     }
 
-    fn command(
+    /// How a program or a function is described to models; both must be written.
+    fn spec_of(
         &mut self,
+        kind: &str,
         key: &str,
         written: LongTool,
         about: Option<String>,
         path: &Path,
-    ) -> Option<ToolKind> {
-        let line = self.line(written.command, &path.key("command"));
-        let timeout = self.timeout(written.timeout, &path.key("timeout"));
+    ) -> Option<ToolSpec> {
         let about = about.filter(|about| !about.trim().is_empty());
         if about.is_none() && !self.is_broken(&path.key("about")) {
             self.missing(
                 path,
-                "a `command` needs `about`",
+                &format!("a `{kind}` needs `about`"),
                 "describe in one sentence what it does: agents read it",
             );
         }
@@ -263,7 +279,7 @@ impl Checker {
             if !self.is_broken(&path.key("arguments")) {
                 let help = "write a JSON Schema, e.g. `arguments: { type: object, properties: { town: \
                             { type: string } }, required: [town] }`";
-                self.missing(path, "a `command` needs `arguments`", help);
+                self.missing(path, &format!("a `{kind}` needs `arguments`"), help);
             }
             return None;
         };
@@ -283,8 +299,7 @@ impl Checker {
                 return None;
             }
         }
-        let spec = ToolSpec { name: key.to_string(), about: about?, arguments };
-        Some(ToolKind::Command(ToolProgram { line: line?, timeout }, spec))
+        Some(ToolSpec { name: key.to_string(), about: about?, arguments })
     }
 
     /// A program and its arguments.
@@ -338,7 +353,9 @@ impl Checker {
             }
         }
         let specs = tools.iter().filter_map(|id: &ToolId| match &self.tools[id.0].kind {
-            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => Some(spec),
+            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) | ToolKind::Function(_, spec) => {
+                Some(spec)
+            }
             ToolKind::Server(_) => None,
         });
         if let Some(bytes) = too_large(specs) {

@@ -74,8 +74,8 @@ pub enum WrittenTool {
     Long(Box<LongTool>),
 }
 
-/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs run with the rights of the user
-/// who plays the scenario. They and servers are used only if `--allow-tools` permits them.
+/// A tool: exactly one of `built_in`, `lookup`, `command`, `function` and `mcp`. Programs run with the rights of
+/// the user who plays the scenario. They and servers are used only if `--allow-tools` permits them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
@@ -93,6 +93,8 @@ pub struct LongTool {
     /// standard error is the reason.
     #[schemars(extend("minItems" = 1))]
     pub command: Option<Vec<Option<String>>>,
+    /// A function of the Python program that plays the scenario, by its name in `greenroom.run(…, tools=…)`.
+    pub function: Option<String>,
     /// A Model Context Protocol server: a program and its arguments, or a URL. Its tools are named
     /// `NAME_TOOL`. Both need `--allow-tools`.
     pub mcp: Option<WrittenServer>,
@@ -102,9 +104,9 @@ pub struct LongTool {
     pub headers: Option<IndexMap<String, Option<String>>>,
     /// The server's tools that may be called. Default: all.
     pub only: Option<Vec<Option<String>>>,
-    /// What the tool does, in a sentence that agents read. Required for a `command`.
+    /// What the tool does, in a sentence that agents read. Required for a `command` and a `function`.
     pub about: Option<WrittenText>,
-    /// JSON Schema of a `command`'s arguments, an object. The model's calls are constrained to it.
+    /// JSON Schema of the arguments of a `command` or a `function`, an object. The model's calls are constrained to it.
     #[schemars(with = "Value")]
     pub arguments: Option<Value>,
     /// Maximum duration of a call to a program, or of a request to a server, in seconds. Default: 10.

@@ -151,7 +151,7 @@ impl RunBody {
         let scenario = scenario.ok_or_else(|| Refusal::field("scenario", report.render(false)))?;
         if let Some(tool) = scenario.tools.iter().find(|tool| !matches!(tool.kind, ToolKind::BuiltIn(..))) {
             let message =
-                format!("the tool `{}` is a program or a server, which is not allowed here", tool.key);
+                format!("the tool `{}` is not built in, which is not allowed here", tool.key);
             return Err(Refusal::field("scenario", message));
         }
         Ok(scenario)
