@@ -1,5 +1,5 @@
 # Only the program: no shell, no user except `nonroot`, and only the volume is writable. The build context has a folder for
-# each architecture with the contents of `.ci/package`'s archive.
+# each architecture with the contents of its `linux-musl` archive; completions and man pages have no use here.
 #
 #   docker run --rm --read-only --volume greenroom:/data ghcr.io/OWNER/greenroom run /scenarios/prisoners-dilemma.yaml --out /data/run
 FROM gcr.io/distroless/static-debian12:nonroot

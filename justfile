@@ -42,6 +42,12 @@ site:
 platforms:
     .ci/platforms
 
-# Make a release archive for a platform in dist/
-package target="x86_64-unknown-linux-musl":
-    .ci/package {{ target }}
+# Make an archive and installers for this machine in target/distrib, and try them
+package:
+    .ci/release-files
+    dist build
+    .ci/try-installers
+
+# Build the Python wheel for this machine in dist/wheels, and try it
+wheel:
+    .ci/wheel

@@ -15,7 +15,6 @@ macro_rules! eprintln {
 mod bench;
 mod candle;
 mod kv_config;
-mod man;
 mod perplexity;
 mod quality;
 mod recall;
@@ -43,7 +42,6 @@ enum Command {
     Perplexity(perplexity::Args),
     Recall(recall::Args),
     KvConfig(kv_config::Args),
-    Man(man::Args),
     Score(score::Args),
     Simulate(simulate::Args),
 }
@@ -55,7 +53,6 @@ impl Command {
             Self::Perplexity(args) => perplexity::run(args),
             Self::Recall(args) => recall::run(args),
             Self::KvConfig(args) => kv_config::run(args),
-            Self::Man(args) => man::run(&args),
             Self::Score(args) => score::run(args),
             Self::Simulate(args) => simulate::run(args),
         }

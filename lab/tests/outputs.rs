@@ -17,7 +17,6 @@ const COMMANDS: &[&str] = &[
     "perplexity --text text --ctx 16 --kv f16 --threads 1",
     "recall --hops 1 --distance 300 --probes 2 --kv f16 --threads 1",
     "kv-config --text long --tokens 300 --out OUT --threads 1",
-    "man OUT",
     "bench prefill --tokens 8 --depth 0",
     "bench decode --tokens 4 --depth 0",
     "bench batch --tokens 4 --depth 16 --sequences 1",

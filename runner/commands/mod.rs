@@ -31,6 +31,7 @@ mod host;
 mod import;
 mod lsp;
 mod machine;
+mod man;
 mod merge;
 mod migrate;
 mod models;
@@ -121,6 +122,7 @@ enum Command {
     Serve(serve::Args),
     Lsp(lsp::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs `greenroom` on the process's arguments.
@@ -140,7 +142,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Inspect what happened", &["explain", "report", "diff"]),
     ("Test with recordings", &["replay", "review"]),
     ("Serve other programs", &["serve"]),
-    ("Models, memories and this machine", &["pull", "models", "cache", "devices", "completions"]),
+    ("Models, memories and this machine", &["pull", "models", "cache", "devices", "completions", "man"]),
 ];
 
 /// Help that lists the commands in [`GROUPS`].
@@ -242,6 +244,7 @@ impl Command {
             Self::Serve(args) => serve::run(args),
             Self::Lsp(args) => lsp::run(args),
             Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 }

@@ -14,6 +14,7 @@ const COMMANDS: &[&str] = &[
     "run x.yaml --out OUT --threads 1",
     "check x.yaml two-doors.yaml",
     "completions bash",
+    "man OUT",
     "new OUT",
     "graph x.yaml",
     "merge part-1 part-2 --out OUT",
@@ -176,6 +177,7 @@ fn a_file_that_can_not_be_written_is_named() {
         ("replay run --junit OUT", "OUT"),
         ("replay run --markdown OUT", "OUT"),
         ("import arena.json -o OUT", "OUT"),
+        ("man OUT", "OUT/greenroom-run.1"),
     ]
     .into_iter()
     .enumerate()

@@ -45,6 +45,7 @@ mod plans;
 mod play;
 mod prompts;
 mod rehearsals;
+mod releases;
 mod report;
 mod resume;
 mod schema;
