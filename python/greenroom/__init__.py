@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from greenroom.errors import Diagnostic, EngineError, GreenroomError, ModelError, RunError, ScenarioError
     from greenroom.functions import Player, Scorer, Tool, View, player, scorer, tool
     from greenroom.play import Event, Playing, experiment, run, start
+    from greenroom.requests import Requested
     from greenroom.results import Diff, Experiment, Explanation, Report, Run, Verdict
     from greenroom.scenario import PlannedTurn, Scenario
 
@@ -33,6 +34,7 @@ _HOMES = {
     "greenroom.errors": ["Diagnostic", "EngineError", "GreenroomError", "ModelError", "RunError", "ScenarioError"],
     "greenroom.functions": ["Player", "Scorer", "Tool", "View", "player", "scorer", "tool"],
     "greenroom.play": ["Event", "Playing", "experiment", "run", "start"],
+    "greenroom.requests": ["Requested"],
     "greenroom.results": ["Diff", "Experiment", "Explanation", "Report", "Run", "Verdict"],
     "greenroom.scenario": ["PlannedTurn", "Scenario"],
 }
@@ -59,6 +61,7 @@ __all__ = [
     "Ranked",
     "Reply",
     "Report",
+    "Requested",
     "Run",
     "RunError",
     "Scenario",

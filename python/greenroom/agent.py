@@ -436,7 +436,7 @@ class Agent:
     def fork(self, name: str, *, seed: int | None = None) -> Agent:
         """An agent of another name with the same past, which is not read again."""
         seed = self.seed if seed is None else seed
-        twin = Agent(self._native.fork(name), self.engine, name, self.run, self._tools, seed, self._settings)
+        twin = Agent(self._native.fork(self.engine.native, name), self.engine, name, self.run, self._tools, seed, self._settings)
         twin._usage = self._usage
         return twin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from greenroom import _greenroom
 from greenroom.agent import Agent, Ranked, TokenScore, read_ranked
 from greenroom.functions import Tool, tool
+from greenroom.requests import Requested
 
 __all__ = ["Engine", "Model"]
 
@@ -79,7 +80,9 @@ class Engine:
             self._spec = model
         else:
             self._spec = Model(model, **settings)
-        self._native: _greenroom.Engine | None = _greenroom.Engine(self._spec.flags())
+        self.native = _greenroom.Engine(self._spec.flags())
+        """The part that computes."""
+        self._closed = False
         self._info: dict[str, Any] | None = None
         Engine._open[os.getpid(), self._spec] = self
 
@@ -91,19 +94,10 @@ class Engine:
             return model
         spec = model if isinstance(model, Model) else Model(model or "understudy")
         found = cls._open.get((os.getpid(), spec))
-        if found is None or found._native is None:
+        if found is None or found._closed:
             found = cls(spec)
         cls._latest = found
         return found
-
-    @property
-    def native(self) -> _greenroom.Engine:
-        """The part that computes."""
-        if self._native is None:
-            from greenroom.errors import EngineError
-
-            raise EngineError("this engine is closed", "closed")
-        return self._native
 
     @property
     def model(self) -> Model:
@@ -158,6 +152,14 @@ class Engine:
         native = self.native.agent(run, name, json.dumps({"tools": [one.described() for one in own]}), True)
         return Agent(native, self, name, run, own, seed, settings)
 
+    def request(self, path: str, body: Mapping[str, Any] | None = None, method: str = "POST") -> Requested:
+        """Answers a request of an API that `greenroom serve` speaks, in this process (docs/server.md): whole
+        conversations, of which only what is new is read.
+
+            engine.request("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}).result()
+        """
+        return Requested(self.native.request(method, path, "" if body is None else json.dumps(body)))
+
     def rank(self, text: str, options: Iterable[str], *, system: str | None = None) -> list[Ranked]:
         """Options as replies to a text, likeliest first, with their log-probabilities (natural logarithm)."""
         return read_ranked(self.native.rank(system, text, list(options)))
@@ -192,8 +194,10 @@ class Engine:
         self.native.remove(run, name)
 
     def close(self) -> None:
-        """Closes the engine; what it stored stays. It is also closed when nothing refers to it any more."""
-        self._native = None
+        """Closes the engine, also for its agents; what it stored stays. An engine to which nothing refers any more is
+        closed by itself."""
+        self.native.close()
+        self._closed = True
         if Engine._latest is self:
             Engine._latest = None
 

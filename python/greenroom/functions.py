@@ -121,11 +121,15 @@ class Tool:
         """As a scenario declares it under `tools`."""
         return {"function": self.name, "about": self.about, "arguments": self.arguments}
 
+    def result(self, arguments: dict[str, Any]) -> str:
+        """What a call gives, as agents read it."""
+        result = self.function(**arguments)
+        return _text(asyncio.run(result) if inspect.iscoroutine(result) else result)
+
     def called(self, arguments: dict[str, Any]) -> tuple[str, bool]:
         """What a call gives, and whether it failed."""
         try:
-            result = self.function(**arguments)
-            return _text(asyncio.run(result) if inspect.iscoroutine(result) else result), False
+            return self.result(arguments), False
         except Exception as error:  # whatever it is, the agent is told
             return _why(error), True
 

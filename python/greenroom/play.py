@@ -65,7 +65,14 @@ def _flags(
 class _Host:
     """What Python brings to a call of the program: players, tools, and whoever watches."""
 
-    def __init__(self, players: Mapping[str, Any], tools: Iterable[Any], watch: Callable[[Event], None] | None) -> None:
+    def __init__(
+        self,
+        players: Mapping[str, Any],
+        tools: Iterable[Any],
+        watch: Callable[[Event], None] | None,
+        scenario: Scenario | None = None,
+    ) -> None:
+        self.scenario = scenario  # whose file may last no longer than it
         self.players, self.tools, self.watch = players_of(dict(players)), tools_of(tools), watch
         self.control = _greenroom.Control(self._asked if self.players else None)
 
@@ -78,10 +85,7 @@ class _Host:
         return found.reply(view)
 
     def _called(self, name: str, arguments: str) -> str:
-        result, failed = self.tools[name].called(json.loads(arguments))
-        if failed:
-            raise RuntimeError(result)
-        return result
+        return self.tools[name].result(json.loads(arguments))
 
     def call(
         self,
@@ -395,7 +399,7 @@ def _prepared(
         for each in told:
             each(event)
 
-    host = _Host(seats, functions.values(), seen)
+    host = _Host(seats, functions.values(), seen, own)
     scoring = list(scorers)
 
     def play(tell: Callable[[Event], None]) -> Run:
@@ -487,7 +491,7 @@ def experiment(
     seats = {**own.players, **(players or {})}
     _seated(own, seats)
     scoring = list(scorers)
-    host = _Host(seats, {**own.tools, **tools_of(tools)}.values(), None)
+    host = _Host(seats, {**own.tools, **tools_of(tools)}.values(), None, own)
 
     def ended(folder: os.PathLike[str]) -> None:
         run = Run(folder)

@@ -12,8 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The first exception that a function of Python raised during a call.
@@ -153,7 +152,7 @@ impl Control {
 #[pyo3(signature = (arguments, engine = None, control = None, tools = None, events = None, on_run = None))]
 pub(crate) fn call<'py>(
     py: Python<'py>,
-    arguments: Vec<OsString>,
+    arguments: Vec<PathBuf>,
     engine: Option<&Engine>,
     control: Option<&Control>,
     tools: Option<(BTreeSet<String>, Py<PyAny>)>,
@@ -187,7 +186,7 @@ pub(crate) fn call<'py>(
         }),
     };
     let stop = own.clone();
-    let Called { exit, out, err } = work(py, move || commands::call(arguments, host), move || stop.stop())?;
+    let Called { exit, out, err } = work(py, move || commands::call(arguments.into_iter().map(PathBuf::into_os_string), host), move || stop.stop())?;
     let result = PyDict::new(py);
     result.set_item("exit", exit)?;
     result.set_item("out", out)?;
@@ -198,9 +197,9 @@ pub(crate) fn call<'py>(
 
 /// Runs the program with the arguments of the process, and returns its exit code.
 #[pyfunction]
-pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+pub(crate) fn main(py: Python<'_>, arguments: Vec<PathBuf>) -> PyResult<u8> {
     if arguments.is_empty() {
         return Err(PyRuntimeError::new_err("the program's name is missing"));
     }
-    Ok(py.detach(|| commands::main_with(arguments)))
+    Ok(py.detach(|| commands::main_with(arguments.into_iter().map(PathBuf::into_os_string))))
 }

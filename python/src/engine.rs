@@ -1,18 +1,20 @@
 //! The engine of a process, and its agents.
 
-use crate::errors::{forked, internal, of_engine, of_model};
+use crate::errors::{closed, failed, forked, internal, of_engine, of_model};
 use crate::runtime::{awaitable, runtime, wait};
 use greenroom::backend::{Embedded, Pool, Sampling};
-use greenroom::commands;
+use greenroom::commands::{self, Opened};
 use greenroom::sampling::{DEFAULT, resolved, suggested};
 use greenroom::scenario::{Hints, Reasoning};
+use greenroom::server::Service;
 use greenroom_engine as engine;
 use greenroom_engine::{Completion, Conversation, Grammar, ToolCalls, Tools};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::{Mutex as Lock, PoisonError, Weak};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
@@ -47,33 +49,102 @@ impl<T> Drop for OfProcess<T> {
 /// A model that is open, with the memories of its agents.
 #[pyclass(frozen, module = "greenroom._greenroom")]
 pub(crate) struct Engine {
-    pool: OfProcess<Arc<Pool>>,
+    /// `None` once it is closed.
+    opened: Lock<Option<OfProcess<Opened>>>,
+    /// Begun by the first request.
+    service: Lock<Option<OfProcess<Service>>>,
     model: String,
+    /// Its agents, which keep the engine open.
+    agents: Lock<Vec<Weak<Seat>>>,
+}
+
+/// An agent, and its turns in progress.
+#[derive(Default)]
+struct Seat {
+    /// `None` while it is being set, in one step, and once the engine is closed.
+    agent: Arc<Mutex<Option<engine::Agent>>>,
+    turns: Lock<Vec<AbortHandle>>,
+}
+
+impl Seat {
+    fn holds(&self, turn: AbortHandle) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|turn| !turn.is_finished());
+        turns.push(turn);
+    }
+
+    /// Takes turns in progress back, and lets the agent go.
+    fn close(&self) {
+        let turns = std::mem::take(&mut *self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+        turns.iter().for_each(AbortHandle::abort);
+        drop(self.agent.blocking_lock().take());
+    }
 }
 
 impl Engine {
     pub(crate) fn pool(&self) -> PyResult<Arc<Pool>> {
-        self.pool.get().cloned()
+        self.with(|opened| Ok(opened.pool.clone()))
+    }
+
+    fn with<T>(&self, see: impl FnOnce(&Opened) -> PyResult<T>) -> PyResult<T> {
+        match &*self.opened.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(opened) => see(opened.get()?),
+            None => Err(closed()),
+        }
+    }
+
+    /// The server of this process.
+    fn service(&self) -> PyResult<Service> {
+        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        if service.is_none() {
+            let _runtime = runtime().enter();
+            let begun = self.with(|opened| opened.service().map_err(|error| failed(&error)))?;
+            *service = begun.map(OfProcess::new);
+        }
+        service.as_ref().ok_or_else(|| elsewhere(&self.model))?.get().cloned()
+    }
+
+    /// The agent as Python has it.
+    fn seated(&self, agent: engine::Agent) -> Agent {
+        let seat = Seat { agent: Arc::new(Mutex::new(Some(agent))), ..Seat::default() };
+        let seat = Arc::new(seat);
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.retain(|agent| agent.strong_count() > 0);
+        agents.push(Arc::downgrade(&seat));
+        Agent { seat: OfProcess::new(seat) }
     }
 
     fn embedded(&self) -> PyResult<Arc<Embedded>> {
-        let elsewhere = || {
-            let found = format!(
-                "{} is an engine elsewhere: it plays scenarios, but has no agents, ranks, scores or embeddings here",
-                self.model
-            );
-            of_model(&anyhow::anyhow!(found))
-        };
-        self.pool()?.embedded().cloned().ok_or_else(elsewhere)
+        self.pool()?.embedded().cloned().ok_or_else(|| elsewhere(&self.model))
     }
+}
+
+fn elsewhere(model: &str) -> PyErr {
+    let found =
+        format!("{model} is an engine elsewhere: it plays scenarios, but has no agents, ranks or embeddings here");
+    of_model(&anyhow::anyhow!(found))
 }
 
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(py: Python<'_>, flags: Vec<OsString>) -> PyResult<Self> {
+    fn new(py: Python<'_>, flags: Vec<PathBuf>) -> PyResult<Self> {
+        let flags = flags.into_iter().map(PathBuf::into_os_string);
         let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
-        Ok(Self { pool: OfProcess::new(opened.pool), model: opened.model })
+        let model = opened.model.clone();
+        let opened = Lock::new(Some(OfProcess::new(opened)));
+        Ok(Self { opened, service: Lock::default(), model, agents: Lock::default() })
+    }
+
+    /// Closes it, also for its agents, whose turns in progress are taken back.
+    fn close(&self, py: Python<'_>) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let agents = std::mem::take(&mut *self.agents.lock().unwrap_or_else(PoisonError::into_inner));
+        if opened.as_ref().is_some_and(|opened| opened.get().is_ok()) {
+            py.detach(|| agents.iter().filter_map(Weak::upgrade).for_each(|agent| agent.close()));
+        }
+        py.detach(|| drop((service, opened)));
     }
 
     /// The model as it was named.
@@ -101,7 +172,7 @@ impl Engine {
         let agent = py
             .detach(|| if resumes { engine.resume(run, name) } else { Ok(engine.agent(run, name)) })
             .map_err(of_engine)?;
-        Ok(Agent::of(setting.set(agent), self.model.clone()))
+        Ok(self.seated(setting.set(agent)))
     }
 
     /// Ranks of options as replies to a text, as JSON.
@@ -140,6 +211,19 @@ impl Engine {
     fn embed_async<'py>(&self, py: Python<'py>, texts: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.embedded()?.engine().clone();
         awaitable(py, async move { engine.embed(texts).await.map_err(of_engine) })
+    }
+
+    /// Answers a request to the server in this process: `status`, then the `body` piece by piece.
+    fn request(&self, method: String, path: String, body: String) -> PyResult<Turn> {
+        let service = self.service()?;
+        let (events, received) = mpsc::unbounded_channel();
+        let task = runtime().spawn(async move {
+            if let Err(error) = answer(&service, &method, &path, body, &events).await {
+                let _ = events.send(Err(failed(&error)));
+            }
+        });
+        let events = Arc::new(Mutex::new(received));
+        Ok(Turn { events: OfProcess::new(events), task: task.abort_handle() })
     }
 
     /// Number of tokens of a text.
@@ -274,23 +358,18 @@ fn read<'t, T: Deserialize<'t>>(text: &'t str) -> PyResult<T> {
 /// An agent's memory in the engine.
 #[pyclass(frozen, module = "greenroom._greenroom")]
 pub(crate) struct Agent {
-    /// `None` only while it is being set, in one step.
-    agent: OfProcess<Arc<Mutex<Option<engine::Agent>>>>,
-    model: String,
+    seat: OfProcess<Arc<Seat>>,
 }
 
 impl Agent {
-    fn of(agent: engine::Agent, model: String) -> Self {
-        Self { agent: OfProcess::new(Arc::new(Mutex::new(Some(agent)))), model }
-    }
 
     /// What of the agent is known without waiting for its turn.
     fn with<T>(&self, py: Python<'_>, see: impl FnOnce(&engine::Agent) -> T + Send) -> PyResult<T>
     where
         T: Send,
     {
-        let agent = self.agent.get()?.clone();
-        py.detach(|| agent.blocking_lock().as_ref().map(see)).ok_or_else(|| internal("an agent is lost"))
+        let agent = self.seat.get()?.agent.clone();
+        py.detach(|| agent.blocking_lock().as_ref().map(see)).ok_or_else(closed)
     }
 }
 
@@ -299,21 +378,23 @@ impl Agent {
     /// Begins a turn: a text is read, and replied to.
     fn begin(&self, text: String, settings: &str) -> PyResult<Turn> {
         let settings: TurnSettings = read(settings)?;
-        let agent = self.agent.get()?.clone();
+        let seat = self.seat.get()?;
+        let agent = seat.agent.clone();
         let (events, received) = mpsc::unbounded_channel();
         let task = runtime().spawn(async move {
             let mut agent = agent.lock_owned().await;
             if let Err(error) = reply(&mut agent, text, &settings, &events).await {
-                let _ = events.send(Err(error));
+                let _ = events.send(Err(of_engine(error)));
             }
         });
+        seat.holds(task.abort_handle());
         let events = Arc::new(Mutex::new(received));
         Ok(Turn { events: OfProcess::new(events), task: task.abort_handle() })
     }
 
-    /// An agent that begins with this one's memory.
-    fn fork(&self, py: Python<'_>, name: String) -> PyResult<Self> {
-        Ok(Self::of(self.with(py, |agent| agent.fork(name))?, self.model.clone()))
+    /// An agent of this engine that begins with this one's memory.
+    fn fork(&self, py: Python<'_>, engine: &Engine, name: String) -> PyResult<Self> {
+        Ok(engine.seated(self.with(py, |agent| agent.fork(name))?))
     }
 
     /// What was read and said so far, as JSON.
@@ -338,10 +419,12 @@ async fn reply(
     slot: &mut Option<engine::Agent>,
     text: String,
     settings: &TurnSettings,
-    events: &mpsc::UnboundedSender<engine::Result<Event>>,
+    events: &mpsc::UnboundedSender<PyResult<Event>>,
 ) -> engine::Result<()> {
     use futures_core::Stream;
-    let Some(agent) = slot.take() else { return Ok(()) };
+    let Some(agent) = slot.take() else {
+        return Err(engine::Error::new(engine::ErrorKind::Closed, "this engine is closed"));
+    };
     let agent = slot.insert(settings.set(agent));
     let mut reply = match &settings.options {
         Some(options) => agent.choose(text, options.clone())?,
@@ -353,12 +436,12 @@ async fn reply(
     })
     .await
     {
-        let _ = events.send(Ok(Event::Text(piece?)));
+        let _ = events.send(Ok(("text", piece?)));
     }
     drop(pieces);
     let completion = reply.finish().await?;
     let decode = |ids: &[u32]| agent.engine().decode(ids);
-    let _ = events.send(Ok(Event::Done(described(&completion, settings.options.as_deref(), decode).to_string())));
+    let _ = events.send(Ok(("done", described(&completion, settings.options.as_deref(), decode).to_string())));
     Ok(())
 }
 
@@ -376,27 +459,38 @@ fn described(completion: &Completion, options: Option<&[String]>, decode: impl F
     });
     json!({
         "text": completion.speech(), "thought": completion.thought(), "raw": completion.text,
-        "stop": completion.stop, "calls": calls, "choice": choice, "usage": completion.usage,
+        "stop": completion.stop.word(), "calls": calls, "choice": choice, "usage": completion.usage,
         "tokens": completion.ids, "logprobs": logprobs.collect::<Vec<_>>(),
     })
 }
 
-/// What happens in a turn.
-enum Event {
-    Text(String),
-    Done(String),
-}
-
-impl Event {
-    fn named(self) -> (&'static str, String) {
-        match self {
-            Self::Text(text) => ("text", text),
-            Self::Done(done) => ("done", done),
-        }
+/// Sends the status of an answer, and its body as it comes.
+async fn answer(
+    service: &Service,
+    method: &str,
+    path: &str,
+    body: String,
+    events: &mpsc::UnboundedSender<PyResult<Event>>,
+) -> anyhow::Result<()> {
+    let mut answer = service.request(method, path, body).await?;
+    let _ = events.send(Ok(("status", answer.status.to_string())));
+    // A character may lie in two pieces.
+    let mut bytes = Vec::new();
+    while let Some(piece) = answer.next().await {
+        bytes.extend_from_slice(&piece?);
+        let whole = match std::str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        let rest = bytes.split_off(whole);
+        let _ = events.send(Ok(("body", String::from_utf8(std::mem::replace(&mut bytes, rest))?)));
     }
+    Ok(())
 }
 
-type Events = Arc<Mutex<mpsc::UnboundedReceiver<engine::Result<Event>>>>;
+/// What happens in a turn: its name, and its data.
+type Event = (&'static str, String);
+type Events = Arc<Mutex<mpsc::UnboundedReceiver<PyResult<Event>>>>;
 
 /// A turn in progress; one that is dropped before its end is taken back.
 #[pyclass(frozen, module = "greenroom._greenroom")]
@@ -406,12 +500,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    async fn event(events: Events) -> PyResult<Option<(&'static str, String)>> {
-        match events.lock().await.recv().await {
-            Some(Ok(event)) => Ok(Some(event.named())),
-            Some(Err(error)) => Err(of_engine(error)),
-            None => Ok(None),
-        }
+    async fn event(events: Events) -> PyResult<Option<Event>> {
+        events.lock().await.recv().await.transpose()
     }
 }
 

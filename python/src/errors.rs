@@ -42,6 +42,11 @@ pub(crate) fn of_engine(error: greenroom_engine::Error) -> PyErr {
     exception("EngineError", (format!("{:#}", worded(error)), kind))
 }
 
+/// An engine that was closed.
+pub(crate) fn closed() -> PyErr {
+    exception("EngineError", ("this engine is closed", "closed"))
+}
+
 /// An object that belongs to another process.
 pub(crate) fn forked() -> PyErr {
     let found = "this engine belongs to the process that opened it, and its threads do not survive a fork; open an \

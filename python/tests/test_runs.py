@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from conftest import SCENARIOS, TALK
@@ -38,15 +38,15 @@ def test_a_run_has_tables(dilemma: Path) -> None:
     assert run.cost["wall_ms"] > 0
     assert "Marco" in run.explain("marco", 2) and "<pre>" in run.explain("marco")._repr_html_()
     assert "Marco" in run.prompt("marco", "yard/1/marco")
-    assert run.report().startswith("<!doctype html>") and "srcdoc" in run._repr_html_()
+    assert run.report().startswith("<!DOCTYPE html>") and "srcdoc" in run._repr_html_()
     pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
     duckdb = pytest.importorskip("duckdb")
     frame = polars.DataFrame(run.choices)
     assert frame["option"].to_list() == choices["option"]
     assert list(pandas.DataFrame.from_arrow(run.choices)["option"]) == choices["option"]
-    table = run.choices
-    assert duckdb.sql("select count(*) from table").fetchone() == (2,)
+    choice_table = run.choices
+    assert duckdb.sql("select count(*) from choice_table").fetchone() == (2,)
 
 
 def test_a_scenario_is_one_plan_however_it_is_given(tmp_path: Path, talk: gr.Scenario) -> None:
@@ -78,7 +78,7 @@ def test_a_wrong_scenario_lists_its_errors() -> None:
         gr.Scenario.load("nowhere.yaml")
     with pytest.raises(TypeError, match="can't stand in a scenario"):
         gr.Scenario(**TALK, title=object())
-    warned = gr.Scenario.load({**TALK, "agents": {**TALK["agents"], "cat": {"system_prompt": "Meow."}}})  # type: ignore[dict-item]
+    warned = gr.Scenario.load({**TALK, "tools": {"sums": "calculator"}})
     assert warned.warnings and warned.check()
 
 
@@ -126,7 +126,7 @@ def test_a_tool_is_called_in_a_run() -> None:
     asked: list[str] = []
 
     @gr.tool
-    def weather(town: str) -> str:
+    def weather(town: Literal["Ghent", "Lyon"]) -> str:
         """Tells the weather of a town."""
         asked.append(town)
         if len(asked) > 1:

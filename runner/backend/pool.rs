@@ -92,6 +92,11 @@ impl Pool {
         Ok(Self { config, own, embedded, opened, replaced, reach, on_progress })
     }
 
+    /// Settings of the scenario's own model.
+    pub fn config(&self) -> &EmbeddedConfig {
+        &self.config
+    }
+
     /// The engine of the scenario's own model, if it is in this process.
     pub fn embedded(&self) -> Option<&Arc<Embedded>> {
         self.embedded.as_ref()

@@ -2,11 +2,14 @@
 //! humans, provides tools, and gets back what the command would print. All rules are the program's.
 
 use super::machine::Machine;
+use super::serve::name_of;
 use super::stop::stopped;
 use super::{Cli, failed};
 use crate::backend::{Backend, BoxFuture, Pool};
 use crate::scenario::Scenario;
-use crate::server::RunReporter;
+use crate::server::{
+    self, Doors, Models, Queue, Roster, RunReporter, Service, Sessions, StoredResponses, Tenants,
+};
 use crate::stage::{Control, Watch};
 use crate::terminal::output::captured;
 use crate::tools::ToolFunctions;
@@ -17,6 +20,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Receives the events of a run: their names and data are those of `POST /v1/runs`.
 pub type EventSink = Arc<dyn Fn(&'static str, Value) + Send + Sync>;
@@ -87,6 +91,13 @@ pub fn call(args: impl IntoIterator<Item = OsString>, host: Host) -> Called {
     Called { exit, out: written.out, err: written.err }
 }
 
+/// Requests of a program that are answered at once, and that may wait; it has no other clients to share with.
+const PARALLEL: usize = 256;
+const QUEUE: usize = 100_000;
+/// The longest that a request may take, and its most bytes.
+const TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_BODY: usize = 1 << 28;
+
 /// A model that a program has opened for its calls.
 pub struct Opened {
     /// The model, and others that scenarios name.
@@ -101,6 +112,34 @@ pub struct Opened {
 struct Flags {
     #[command(flatten)]
     machine: Machine,
+}
+
+impl Opened {
+    /// The server of this model for the program itself, with the same memories as `greenroom serve`. `None`: the
+    /// model is an engine elsewhere.
+    ///
+    /// # Errors
+    /// What earlier requests left can't be read.
+    pub fn service(&self) -> anyhow::Result<Option<Service>> {
+        let Some(embedded) = self.pool.embedded() else { return Ok(None) };
+        let config = self.pool.config().clone();
+        let folder = config.cache_dir.as_ref().map(|folder| folder.join("server"));
+        let (sessions, kept) = (Sessions::open(folder.as_deref())?, StoredResponses::open(folder.as_deref())?);
+        let (tenants, roster) = (Tenants::one(&config.tenant), Roster::open(folder.as_deref())?);
+        let file = config.model.clone();
+        Ok(Some(Service::new(server::Config {
+            models: Models::of(&name_of(&self.model), file, embedded, config),
+            sessions,
+            kept,
+            roster,
+            tenants,
+            queue: Queue::new(PARALLEL, QUEUE),
+            timeout: TIMEOUT,
+            max_body: MAX_BODY,
+            doors: Doors::new(Vec::new(), Vec::new(), false, false)?,
+            date: None,
+        })))
+    }
 }
 
 /// Opens a model with the flags of the program that concern it: `--model`, `--device`, `--kv`, `--cache-dir` and so

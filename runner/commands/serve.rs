@@ -134,7 +134,7 @@ fn aliases(
 }
 
 /// The default name of a model: that of its file, or the last part of its name in another program's store.
-fn name_of(model: &str) -> String {
+pub(super) fn name_of(model: &str) -> String {
     let model = Store::of(model).map_or(model, |(_, name)| name);
     let file = model.rsplit('/').next().unwrap_or(model);
     file.strip_suffix(".gguf").unwrap_or(file).to_string()

@@ -27,6 +27,7 @@ mod openapi;
 mod queue;
 mod recent;
 mod runs;
+mod service;
 mod sessions;
 mod small;
 mod stream;
@@ -42,6 +43,7 @@ pub use models::{Models, Names};
 pub use openai::StoredResponses;
 pub use queue::Queue;
 pub use runs::RunReporter;
+pub use service::{Answer, Service};
 pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};
@@ -134,9 +136,25 @@ pub async fn serve(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors, date } = config;
     let (ended, ending) = tokio::sync::watch::channel(false);
-    let app = Arc::new(App {
+    let app = app(config, ending);
+    if let Some(limit) = app.models.disk_limit() {
+        tokio::spawn(disk::keep_within(limit, app.models.clone(), app.live.clone()));
+    }
+    let closing = app.clone();
+    let stop = async move {
+        stop.await;
+        closing.queue.close();
+        ended.send_replace(true);
+    };
+    let router = MapRequestLayer::new(on_known_path).layer(router(app));
+    axum::serve(listener, ServiceExt::<Request>::into_make_service(router)).with_graceful_shutdown(stop).await
+}
+
+/// What requests share; `ending` becomes true when the server ends.
+fn app(config: Config, ending: tokio::sync::watch::Receiver<bool>) -> Arc<App> {
+    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors, date } = config;
+    Arc::new(App {
         models: Arc::new(models),
         sessions,
         kept,
@@ -153,18 +171,7 @@ pub async fn serve(
         doors,
         date,
         playing: runs::RunsInProgress::default(),
-    });
-    if let Some(limit) = app.models.disk_limit() {
-        tokio::spawn(disk::keep_within(limit, app.models.clone(), app.live.clone()));
-    }
-    let closing = app.clone();
-    let stop = async move {
-        stop.await;
-        closing.queue.close();
-        ended.send_replace(true);
-    };
-    let router = MapRequestLayer::new(on_known_path).layer(router(app));
-    axum::serve(listener, ServiceExt::<Request>::into_make_service(router)).with_graceful_shutdown(stop).await
+    })
 }
 
 /// Paths that clients also use without `/v1`.

@@ -138,6 +138,26 @@ impl Models {
         Ok(models)
     }
 
+    /// One model that is open already, and stays open.
+    pub fn of(name: &str, file: ModelFile, backend: &Embedded, config: EmbeddedConfig) -> Self {
+        let served = Served { name: name.to_string(), backend: backend.for_tenant("", None), bytes: 0 };
+        let open = OpenModels {
+            served: BTreeMap::from([(name.to_string(), (Arc::new(served), 0))]),
+            ..OpenModels::default()
+        };
+        Self {
+            offered: BTreeMap::from([(name.to_string(), file)]),
+            names: Names { any: true, ..Names::default() },
+            config,
+            max_bytes: u64::MAX,
+            open: Mutex::new(open),
+            opening: Arc::default(),
+            is_late: AtomicBool::new(false),
+            on_progress: Box::new(|| Box::new(|_| {})),
+            started: now(),
+        }
+    }
+
     /// Names of all models.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.offered.keys().map(String::as_str)
