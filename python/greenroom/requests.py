@@ -34,7 +34,8 @@ class Requested:
         """Takes an event; true at the end."""
         if event is None:
             if self._status >= 400 or self._status == 0:
-                raise EngineError(_refusal(self._text), str(self._status))
+                message, code = _refusal(self._text)
+                raise EngineError(message, str(self._status), code)
             return True
         name, data = event
         if name == "status":
@@ -87,10 +88,10 @@ class Requested:
         self._turn.cancel()
 
 
-def _refusal(text: str) -> str:
-    """What a refusal says."""
+def _refusal(text: str) -> tuple[str, str | None]:
+    """What a refusal says, and what it is called."""
     try:
         error = json.loads(text)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
+        return (str(error["message"]), error.get("code")) if isinstance(error, dict) else (str(error), None)
     except (ValueError, KeyError, TypeError):
-        return text.strip() or "the request was taken back"
+        return text.strip() or "the request was taken back", None

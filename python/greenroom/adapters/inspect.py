@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import sniffio
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
@@ -38,7 +39,8 @@ from inspect_ai.model._model_output import as_stop_reason
 from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
 
 from greenroom.adapters._inspect_log import eval_log, write_log
-from greenroom.adapters._service import Call, Service, ServiceError, model_of
+from greenroom.adapters._shared import model_of, opened
+from greenroom.errors import EngineError
 
 __all__ = ["GreenroomAPI", "eval_log", "write_log"]
 
@@ -84,7 +86,7 @@ class GreenroomAPI(ModelAPI):
                 f"found base_url {base_url}, but this model runs on this machine; for a server that runs already, use "
                 "Inspect's provider openai-api"
             )
-        self._model = model_of(model_name, **model_args)
+        self.engine = opened(model_of(model_name, **model_args))
 
     async def generate(
         self,
@@ -102,7 +104,7 @@ class GreenroomAPI(ModelAPI):
         }
         try:
             answer = await self._asked("/v1/chat/completions", request)
-        except ServiceError as error:
+        except EngineError as error:
             call = ModelCall.create(request, {"error": str(error), "code": error.code})
             if error.code == "context_length_exceeded":
                 return ModelOutput.from_content(self.model_name, str(error), "model_length", str(error)), call
@@ -110,18 +112,14 @@ class GreenroomAPI(ModelAPI):
         return _output(self.model_name, answer), ModelCall.create(request, answer)
 
     async def _asked(self, path: str, body: dict[str, Any]) -> Any:
-        """An answer, waited for on another thread; if this is cancelled, so is the request."""
-        calls: list[Call] = []
-
-        def ask() -> Any:
-            calls.append(Service.of(self._model).begin(path, body))
-            return calls[0].read()
-
+        """An answer, waited for; if this is cancelled, so is the request."""
+        requested = self.engine.request(path, body)
         try:
-            return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            if sniffio.current_async_library() == "asyncio":
+                return await requested
+            return await anyio.to_thread.run_sync(requested.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
-            for call in calls:
-                call.close()
+            requested.cancel()
             raise
 
     async def tokenize(self, text: str) -> list[int]:
@@ -139,11 +137,11 @@ class GreenroomAPI(ModelAPI):
 
     def connection_key(self) -> str:
         """All requests to one model share these places."""
-        return repr(self._model)
+        return repr(self.engine)
 
     def should_retry(self, ex: Exception) -> bool:
         """True if the queue was full."""
-        return isinstance(ex, ServiceError) and ex.status == 429
+        return isinstance(ex, EngineError) and ex.kind == "429"
 
     def close(self) -> None:
         """Nothing is closed: other conversations may use the model, which ends with this process."""
