@@ -209,7 +209,7 @@ class _Sample:
         self.usage: list[dict[str, ModelUsage]] = []
         self.roles: list[dict[str, ModelUsage]] = []
         self.output: ModelOutput | None = None
-        self.span = ""
+        self.span, self._span_id = "", ""
 
     def _read_trace(self) -> None:
         """What each turn cost, and when it was answered."""
@@ -285,7 +285,7 @@ class _Sample:
             self._add(past, ChatMessageUser(content=line["delta"], metadata=about))
         model = f"greenroom/{agent.get('model') or self.run.header['model']['name']}"
         call = line.get("call")
-        calls = None
+        calls: list[ToolCall] | None = None
         if call is not None and call["tool"]:
             calls = [ToolCall(id=_digest(path, str(len(past))), function=call["tool"], arguments=call["arguments"] or {})]
         said = ChatMessageAssistant(
@@ -300,7 +300,7 @@ class _Sample:
         else:
             self._replied(line, read, said, model, cost, at)
         self.now = max(self.now, at)
-        if calls:
+        if calls and call is not None:
             self._called(past, calls[0], call, about)
 
     def _add(self, past: list[ChatMessage], message: ChatMessage) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llm
+from llm.models import EmbeddingModel
 from llm.parts import Message, StreamEvent, TextPart, ToolCallPart, ToolResultPart
 from pydantic import Field
 
 from greenroom import _greenroom
 from greenroom.adapters._shared import opened
-from greenroom.engine import Engine
+from greenroom.engine import Engine, Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ __all__ = ["AsyncGreenroom", "Embeddings", "Greenroom", "names", "register_embed
 _ENVIRONMENT = "GREENROOM_MODELS"
 
 
-class Options(llm.Options):
+class ReplyOptions(llm.Options):
     """Options of a reply: `-o temperature 0 -o seed 7`."""
 
     max_tokens: int | None = Field(description="Most tokens of the reply; by default as many as fit", default=None)
@@ -61,8 +62,6 @@ class _Shared:
     can_stream = True
     supports_schema = True
     supports_tools = True
-    needs_key = None
-    Options = Options
 
     def __init__(self, name: str) -> None:
         self.name, self.model_id = name, f"greenroom/{name}"
@@ -154,6 +153,8 @@ class _Reader:
 class Greenroom(_Shared, llm.Model):
     """A model of Greenroom's."""
 
+    Options = ReplyOptions
+
     def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> Iterator[str | StreamEvent]:
@@ -171,6 +172,8 @@ class Greenroom(_Shared, llm.Model):
 class AsyncGreenroom(_Shared, llm.AsyncModel):
     """A model of Greenroom's, awaited."""
 
+    Options = ReplyOptions
+
     async def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> AsyncGenerator[str | StreamEvent, None]:
@@ -187,10 +190,8 @@ class AsyncGreenroom(_Shared, llm.AsyncModel):
         reader.end()
 
 
-class Embeddings(llm.EmbeddingModel):
+class Embeddings(EmbeddingModel):
     """Texts as vectors: `llm embed -m greenroom/understudy -c 'the sea'`."""
-
-    needs_key = None
 
     def __init__(self, name: str) -> None:
         self.name, self.model_id = name, f"greenroom/{name}"
@@ -201,9 +202,7 @@ class Embeddings(llm.EmbeddingModel):
         yield from Engine.of(_model(self.name, None)).embed(texts)
 
 
-def _model(name: str, folder: str | None) -> Any:
-    from greenroom.engine import Model
-
+def _model(name: str, folder: str | None) -> Model:
     return Model(name, cache_dir=folder)
 
 
