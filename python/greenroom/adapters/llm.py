@@ -153,7 +153,7 @@ class _Reader:
 class Greenroom(_Shared, llm.Model):
     """A model of Greenroom's."""
 
-    Options = ReplyOptions
+    Options = ReplyOptions  # type: ignore[assignment]  # the base has a class of this name, not a type
 
     def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
@@ -172,7 +172,7 @@ class Greenroom(_Shared, llm.Model):
 class AsyncGreenroom(_Shared, llm.AsyncModel):
     """A model of Greenroom's, awaited."""
 
-    Options = ReplyOptions
+    Options = ReplyOptions  # type: ignore[assignment]  # the base has a class of this name, not a type
 
     async def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
