@@ -12,12 +12,12 @@ mod program;
 mod streams;
 
 use anyhow::bail;
+pub use functions::{Functions, ToolFunctions};
 use greenroom_engine::Call;
 use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_scenario::language::Text;
 use greenroom_scenario::tools::too_large;
 use greenroom_scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
-pub use functions::{Functions, ToolFunctions};
 use mcp::ServerClient;
 pub use program::end_all;
 use serde_json::Value;

@@ -216,7 +216,7 @@ class Pending(Generic[T]):
         if name == "text":
             return data, []
         done = json.loads(data)
-        calls = done["calls"] if self._tools else []
+        calls: list[dict[str, Any]] = done["calls"] if self._tools else []
         if not calls:
             self._turn = None
             self._result = self._finish(done, self._calls)

@@ -83,7 +83,7 @@ class Engine:
         self.native = _greenroom.Engine(self._spec.flags())
         """The part that computes."""
         self._closed = False
-        self._info: dict[str, Any] | None = None
+        self._info: dict[str, Any] = {}
         Engine._open[os.getpid(), self._spec] = self
 
     @classmethod
@@ -108,7 +108,7 @@ class Engine:
     def info(self) -> dict[str, Any]:
         """What is known of the model: `name`, `family`, `identity` (a hash), `n_params`, `n_layers`, `n_vocab`,
         `context_length` (tokens), `kv` (the cache's formats), `numerics`, `file_bytes`, and suggested `sampling`."""
-        if self._info is None:
+        if not self._info:
             self._info = json.loads(self.native.info())
         return dict(self._info)
 

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from greenroom.results import Run
@@ -38,7 +38,7 @@ def as_schema(form: Any) -> dict[str, Any]:
         TypeError: There is no schema of such a type.
     """
     if isinstance(form, dict):
-        return form
+        return cast("dict[str, Any]", form)
     if hasattr(form, "model_json_schema"):
         schema: dict[str, Any] = form.model_json_schema()
         return schema
@@ -56,7 +56,7 @@ def as_schema(form: Any) -> dict[str, Any]:
     if origin is typing.Annotated:
         about = next((one for one in arguments[1:] if isinstance(one, str)), None)
         return {**as_schema(arguments[0]), **({"description": about} if about else {})}
-    if isinstance(form, type) and issubclass(form, enum.Enum):
+    if inspect.isclass(form) and issubclass(form, enum.Enum):
         return {"enum": [member.value for member in form]}
     if dataclasses.is_dataclass(form):
         hints = get_type_hints(form, include_extras=True)
@@ -162,7 +162,8 @@ def tool(function: Callable[..., Any]) -> Tool:
     if not about:
         raise TypeError(f"the tool `{name}` has no docstring; agents read there what it does")
     hints = get_type_hints(function, include_extras=True)
-    needed, given = [], {}
+    needed: list[str] = []
+    given: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
             raise TypeError(f"the tool `{name}` takes {one}; expected arguments that have names")
@@ -199,8 +200,9 @@ class View:
     @classmethod
     def read(cls, text: str) -> View:
         """From the JSON that the program writes."""
-        fields = json.loads(text)
-        return cls(**{**fields, "past": [tuple(turn) for turn in fields["past"]]})
+        fields: dict[str, Any] = json.loads(text)
+        fields["past"] = [tuple(turn) for turn in fields["past"]]
+        return cls(**fields)
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ class Live:
     """Shows a run's events under the cell that plays it."""
 
     def __init__(self) -> None:
-        from IPython.display import HTML, display
+        from IPython import display
 
-        self._html = HTML
-        self._handle: Any = display(HTML("<progress></progress>"), display_id=True)
+        self._ipython: Any = display  # which has no types
+        self._handle = self._ipython.display(self._ipython.HTML("<progress></progress>"), display_id=True)
         self._names: dict[str, str] = {}
         self._title, self._total, self._ended = "", 0, 0
         self._lines: list[tuple[str, str]] = []
@@ -68,4 +68,4 @@ class Live:
             f"<p style='margin:.3em 0'><b>{escape(self._names.get(key, key))}</b> {escape(text)}</p>" for key, text in lines
         )
         bar = f"<progress value={self._ended} max={max(self._total, 1)}></progress> {self._ended} of {self._total} turns"
-        self._handle.update(self._html(f"<div style='max-width:48em'><b>{escape(self._title)}</b> {bar}{said}</div>"))
+        self._handle.update(self._ipython.HTML(f"<div style='max-width:48em'><b>{escape(self._title)}</b> {bar}{said}</div>"))

@@ -15,6 +15,7 @@ from greenroom import _greenroom
 from greenroom.engine import Engine, Model
 from greenroom.errors import RunError
 from greenroom.functions import Player, View, players_of, tools_of
+from greenroom.live import Live, in_notebook
 from greenroom.results import Experiment, Run, said
 from greenroom.scenario import Scenario
 
@@ -94,10 +95,14 @@ class _Host:
         on_run: Callable[[os.PathLike[str]], None] | None = None,
     ) -> dict[str, Any]:
         watch = self.watch
-        events = None if watch is None else lambda name, data: watch(Event(name, json.loads(data)))
+
+        def seen(name: str, data: str) -> None:
+            if watch is not None:
+                watch(Event(name, json.loads(data)))
+
         tools = (set(self.tools), self._called) if self.tools else None
         return _greenroom.call(
-            flags, engine.native, control=self.control, tools=tools, events=events, on_run=on_run
+            flags, engine.native, control=self.control, tools=tools, events=seen if watch else None, on_run=on_run
         )
 
 
@@ -116,8 +121,6 @@ def _checked(done: dict[str, Any]) -> str:
 
 def _shown(watch: Watch) -> Callable[[Event], None] | None:
     """Who watches: in a notebook a live view, unless it is turned off."""
-    from greenroom.live import Live, in_notebook
-
     if callable(watch):
         return watch
     if watch or (watch is None and in_notebook()):
@@ -407,7 +410,7 @@ def _prepared(
         try:
             done = host.call(flags, Engine.of(model))
         finally:
-            if hasattr(shown, "close"):
+            if isinstance(shown, Live):
                 shown.close()
         run = Run(Path(_checked(done)).parent)
         if scoring and run.complete:
@@ -471,7 +474,7 @@ def experiment(
     """
     own = Scenario.of(scenario)
     if cases is not None:
-        own = _with_cases(own, list(cases))
+        own = own.with_cases(cases)
     _, flags = _flags(own, set, out, resume, None, allow_tools, sampling)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not numbers or numbers.step != 1:
@@ -501,25 +504,5 @@ def experiment(
             progress(run)
 
     done = host.call(flags, engine, on_run=ended if scoring or progress else None)
-    found = Experiment(_checked(done))
-    found._text = done["err"] or None
-    return found
+    return Experiment(_checked(done))
 
-
-def _with_cases(scenario: Scenario, cases: list[Mapping[str, Any]]) -> Scenario:
-    """The scenario with a file of cases beside it."""
-    if scenario.path is not None:
-        raise ValueError(
-            f"{scenario.path} is a file: write `cases: FILE.csv` into it, or load its text "
-            "(`Scenario.load(path.read_text())`) and give `cases` here"
-        )
-    if not cases:
-        raise ValueError("there are no cases")
-    folder = scenario.file().parent
-    lines = "".join(json.dumps(dict(case), ensure_ascii=False) + "\n" for case in cases)
-    (folder / "cases.jsonl").write_text(lines, encoding="utf-8")
-    file = folder / f"{scenario.id}-cases.yaml"
-    file.write_text(f"{scenario.to_yaml().rstrip()}\ncases: cases.jsonl\n", encoding="utf-8")
-    other = Scenario.load(file, **scenario._variables)
-    other.tools, other.players, other._folder = scenario.tools, scenario.players, scenario._folder
-    return other

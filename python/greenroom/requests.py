@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Any
+from typing import Any, cast
 
 from greenroom import _greenroom
 from greenroom.errors import EngineError
@@ -91,7 +91,8 @@ class Requested:
 def _refusal(text: str) -> tuple[str, str | None]:
     """What a refusal says, and what it is called."""
     try:
-        error = json.loads(text)["error"]
-        return (str(error["message"]), error.get("code")) if isinstance(error, dict) else (str(error), None)
+        error: Any = json.loads(text)["error"]
+        told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
+        return str(told["message"]), told.get("code")
     except (ValueError, KeyError, TypeError):
         return text.strip() or "the request was taken back", None

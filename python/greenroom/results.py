@@ -47,9 +47,13 @@ class Explanation(str):
 class Report(str):
     """A page: the HTML, which loads nothing from elsewhere."""
 
-    def _repr_html_(self) -> str:
+    def inline(self) -> str:
+        """The page as a frame within another one."""
         style = "width:100%;height:42em;border:1px solid #ccc;border-radius:6px"
         return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>'
+
+    def _repr_html_(self) -> str:
+        return self.inline()
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class _Folder:
         return Verdict(text["exit"] == 0, json.loads(details["out"]), text["out"] + text["err"])
 
     def _repr_html_(self) -> str:
-        return self.report()._repr_html_()
+        return self.report().inline()
 
 
 class Run(_Folder):
@@ -193,7 +197,7 @@ class Run(_Folder):
     @property
     def outcomes(self) -> dict[str, Any]:
         """The scenario's outcomes by their names, and then the scores."""
-        found = self.footer["outcomes"] if self.footer else []
+        found: list[dict[str, Any]] = self.footer["outcomes"] if self.footer else []
         return {**{one["name"]: one["value"] for one in found}, **self.scores}
 
     @property
@@ -339,16 +343,6 @@ class Experiment(_Folder):
     def runs(self) -> list[Run]:
         """The complete runs."""
         return [Run(self.folder / str(name)) for name in self.tables["runs"].to_dict()["run"]]
-
-    @property
-    def text(self) -> str:
-        """The figures as `greenroom report` and `greenroom run` print them."""
-        return self._text or ""
-
-    _text: str | None = None
-
-    def __str__(self) -> str:
-        return self.text or repr(self)
 
     def __repr__(self) -> str:
         return f"<experiment {str(self.folder)!r}: {len(self.tables['runs'])} runs>"

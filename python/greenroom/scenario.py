@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from greenroom import _greenroom
 from greenroom.errors import Diagnostic, read_diagnostics
@@ -45,12 +45,14 @@ class Scenario:
     """
 
     def __init__(self, **fields: Any) -> None:
-        functions: tuple[dict[str, Tool], dict[str, Player]] = ({}, {})
-        data = _plain(fields, functions)
-        self._begin(f"{data.get('id', 'scenario')}.yaml", _greenroom.to_yaml(json.dumps(data)), {}, None)
-        self.tools, self.players = functions
+        tools: dict[str, Tool] = {}
+        players: dict[str, Player] = {}
+        data = _plain(fields, tools, players)
+        self._begin(f"{data.get('id', 'scenario')}.yaml", _greenroom.to_yaml(json.dumps(data)), {})
+        self.tools |= tools
+        self.players |= players
 
-    def _begin(self, name: str, text: str | None, variables: Mapping[str, Any], data: object) -> None:
+    def _begin(self, name: str, text: str | None, variables: Mapping[str, Any]) -> None:
         self._variables = dict(variables)
         self._native = _greenroom.Scenario(name, text, json.dumps(list(self._variables.items())))
         self.path: Path | None = Path(name) if text is None else None
@@ -58,7 +60,9 @@ class Scenario:
         self._described: dict[str, Any] = json.loads(self._native.described())
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.tools: dict[str, Tool] = {}
+        """The tools that stood in it."""
         self.players: dict[str, Player] = {}
+        """The players that stood in it."""
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | Mapping[str, Any], **variables: Any) -> Scenario:
@@ -75,9 +79,9 @@ class Scenario:
             return cls(**source)
         loaded = cls.__new__(cls)
         if isinstance(source, str) and "\n" in source:
-            loaded._begin("scenario.yaml", source, variables, None)
+            loaded._begin("scenario.yaml", source, variables)
         else:
-            loaded._begin(os.fspath(source), None, variables, None)
+            loaded._begin(os.fspath(source), None, variables)
         return loaded
 
     @classmethod
@@ -133,8 +137,30 @@ class Scenario:
         """The same scenario with other values of its variables."""
         other = Scenario.__new__(Scenario)
         name, text = (str(self.path), None) if self.path else (f"{self.id}.yaml", self.to_yaml())
-        other._begin(name, text, {**self._variables, **variables}, None)
+        other._begin(name, text, {**self._variables, **variables})
         other.tools, other.players = self.tools, self.players
+        return other
+
+    def with_cases(self, cases: Iterable[Mapping[str, Any]]) -> Scenario:
+        """The same scenario, played once with each of these values of variables.
+
+        Raises:
+            ValueError: It is a file, which has a place for cases of its own, or there are no cases.
+        """
+        if self.path is not None:
+            raise ValueError(
+                f"{self.path} is a file: write `cases: FILE.csv` into it, or load its text "
+                "(`Scenario.load(path.read_text())`) and give `cases` here"
+            )
+        lines = [json.dumps(dict(case), ensure_ascii=False) + "\n" for case in cases]
+        if not lines:
+            raise ValueError("there are no cases")
+        folder = tempfile.TemporaryDirectory(prefix="greenroom-")
+        (Path(folder.name) / "cases.jsonl").write_text("".join(lines), encoding="utf-8")
+        file = Path(folder.name) / f"{self.id}.yaml"
+        file.write_text(f"{self.to_yaml().rstrip()}\ncases: cases.jsonl\n", encoding="utf-8")
+        other = Scenario.load(file, **self._variables)
+        other.tools, other.players, other._folder = self.tools, self.players, folder
         return other
 
     def file(self) -> Path:
@@ -165,16 +191,16 @@ class Scenario:
         return f"<h4>{escape(self.title or self.id)}</h4><table>{agents}</table><table>{counted}</table>"
 
 
-def _plain(fields: Mapping[str, Any], found: tuple[dict[str, Tool], dict[str, Player]]) -> dict[str, Any]:
-    """The fields as data, and the tools and players that stood in them."""
-    tools, players = found
-    data = json.loads(json.dumps(fields, default=lambda value: _marked(value)))
-    agents = fields.get("agents")
+def _plain(fields: Mapping[str, Any], tools: dict[str, Tool], players: dict[str, Player]) -> dict[str, Any]:
+    """The fields as data; the tools and players that stood in them are added to these."""
+    data = json.loads(json.dumps(fields, default=_marked))
+    agents: Any = fields.get("agents")
     if not isinstance(agents, Mapping):
         return dict(data)
-    for key, agent in agents.items():
+    for key, agent in cast("Mapping[str, Any]", agents).items():
         if not isinstance(agent, Mapping):
             continue
+        agent = cast("Mapping[str, Any]", agent)
         if isinstance(agent.get("strategy"), Player):
             players[key] = agent["strategy"]
             data["agents"][key]["strategy"] = "human"
@@ -191,5 +217,5 @@ def _marked(value: Any) -> Any:
     if isinstance(value, (Tool, Player)):
         return None
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.fspath(cast("os.PathLike[str]", value))
     raise TypeError(f"{value!r} can't stand in a scenario")

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::errors::failed;
-use crate::runtime::work;
+use crate::runtime::{locked, work};
 use greenroom::backend::{Backend, BoxFuture, HumanSeat, Question};
 use greenroom::commands::{self, Called, EventSink, Host, RunSink};
 use greenroom::stage;
@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The first exception that a function of Python raised during a call.
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ impl Raised {
         match called {
             Some(Ok(result)) => Ok(result),
             Some(Err((text, error))) => {
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                locked(&self.0).get_or_insert(error);
                 Err(text)
             }
             None => Err("Python is shutting down".to_owned()),
@@ -46,7 +46,7 @@ impl Raised {
     }
 
     fn take(&self) -> Option<PyErr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.0).take()
     }
 }
 
@@ -91,7 +91,8 @@ impl Functions for Tools {
         let (function, name) = (self.function.clone(), name.to_owned());
         Box::pin(async move {
             // A call that fails is recorded; it ends no run.
-            let result = called(move || Raised::default().call(&function, (name, arguments.to_string()))).await;
+            let result =
+                called(move || Raised::default().call(&function, (name, arguments.to_string()))).await;
             result.map_err(|error| error.to_string())?
         })
     }
@@ -159,11 +160,11 @@ pub(crate) fn call<'py>(
     events: Option<Py<PyAny>>,
     on_run: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
+    crate::logging::begin();
     let raised = control.map(|control| control.raised.clone()).unwrap_or_default();
     let own = control.map_or_else(|| stage::Control::remote(false), |control| control.control.clone());
-    let functions = tools.map(|(names, function)| {
-        ToolFunctions::new(Arc::new(Tools { names, function: Arc::new(function) }))
-    });
+    let functions = tools
+        .map(|(names, function)| ToolFunctions::new(Arc::new(Tools { names, function: Arc::new(function) })));
     let host = Host {
         backend: engine.map(Engine::pool).transpose()?.map(|pool| pool as Arc<dyn Backend>),
         control: Some(own.clone()),
@@ -186,7 +187,11 @@ pub(crate) fn call<'py>(
         }),
     };
     let stop = own.clone();
-    let Called { exit, out, err } = work(py, move || commands::call(arguments.into_iter().map(PathBuf::into_os_string), host), move || stop.stop())?;
+    let Called { exit, out, err } = work(
+        py,
+        move || commands::call(arguments.into_iter().map(PathBuf::into_os_string), host),
+        move || stop.stop(),
+    )?;
     let result = PyDict::new(py);
     result.set_item("exit", exit)?;
     result.set_item("out", out)?;

@@ -1,7 +1,7 @@
 //! The engine of a process, and its agents.
 
 use crate::errors::{closed, failed, forked, internal, of_engine, of_model};
-use crate::runtime::{awaitable, runtime, wait};
+use crate::runtime::{awaitable, locked, runtime, wait};
 use greenroom::backend::{Embedded, Pool, Sampling};
 use greenroom::commands::{self, Opened};
 use greenroom::sampling::{DEFAULT, resolved, suggested};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::{Mutex as Lock, PoisonError, Weak};
+use std::sync::{Mutex as Lock, Weak};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
@@ -68,14 +68,14 @@ struct Seat {
 
 impl Seat {
     fn holds(&self, turn: AbortHandle) {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = locked(&self.turns);
         turns.retain(|turn| !turn.is_finished());
         turns.push(turn);
     }
 
     /// Takes turns in progress back, and lets the agent go.
     fn close(&self) {
-        let turns = std::mem::take(&mut *self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+        let turns = std::mem::take(&mut *locked(&self.turns));
         turns.iter().for_each(AbortHandle::abort);
         drop(self.agent.blocking_lock().take());
     }
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     fn with<T>(&self, see: impl FnOnce(&Opened) -> PyResult<T>) -> PyResult<T> {
-        match &*self.opened.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*locked(&self.opened) {
             Some(opened) => see(opened.get()?),
             None => Err(closed()),
         }
@@ -95,7 +95,7 @@ impl Engine {
 
     /// The server of this process.
     fn service(&self) -> PyResult<Service> {
-        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut service = locked(&self.service);
         if service.is_none() {
             let _runtime = runtime().enter();
             let begun = self.with(|opened| opened.service().map_err(|error| failed(&error)))?;
@@ -108,7 +108,7 @@ impl Engine {
     fn seated(&self, agent: engine::Agent) -> Agent {
         let seat = Seat { agent: Arc::new(Mutex::new(Some(agent))), ..Seat::default() };
         let seat = Arc::new(seat);
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = locked(&self.agents);
         agents.retain(|agent| agent.strong_count() > 0);
         agents.push(Arc::downgrade(&seat));
         Agent { seat: OfProcess::new(seat) }
@@ -120,8 +120,9 @@ impl Engine {
 }
 
 fn elsewhere(model: &str) -> PyErr {
-    let found =
-        format!("{model} is an engine elsewhere: it plays scenarios, but has no agents, ranks or embeddings here");
+    let found = format!(
+        "{model} is an engine elsewhere: it plays scenarios, but has no agents, ranks or embeddings here"
+    );
     of_model(&anyhow::anyhow!(found))
 }
 
@@ -129,6 +130,7 @@ fn elsewhere(model: &str) -> PyErr {
 impl Engine {
     #[new]
     fn new(py: Python<'_>, flags: Vec<PathBuf>) -> PyResult<Self> {
+        crate::logging::begin();
         let flags = flags.into_iter().map(PathBuf::into_os_string);
         let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
         let model = opened.model.clone();
@@ -138,9 +140,9 @@ impl Engine {
 
     /// Closes it, also for its agents, whose turns in progress are taken back.
     fn close(&self, py: Python<'_>) {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let agents = std::mem::take(&mut *self.agents.lock().unwrap_or_else(PoisonError::into_inner));
+        let opened = locked(&self.opened).take();
+        let service = locked(&self.service).take();
+        let agents = std::mem::take(&mut *locked(&self.agents));
         if opened.as_ref().is_some_and(|opened| opened.get().is_ok()) {
             py.detach(|| agents.iter().filter_map(Weak::upgrade).for_each(|agent| agent.close()));
         }
@@ -176,7 +178,13 @@ impl Engine {
     }
 
     /// Ranks of options as replies to a text, as JSON.
-    fn rank(&self, py: Python<'_>, system: Option<String>, text: String, options: Vec<String>) -> PyResult<String> {
+    fn rank(
+        &self,
+        py: Python<'_>,
+        system: Option<String>,
+        text: String,
+        options: Vec<String>,
+    ) -> PyResult<String> {
         let conversation = Conversation { system, next: text, ..Conversation::default() };
         rank(py, self.embedded()?.engine().clone(), conversation, options)
     }
@@ -362,7 +370,6 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-
     /// What of the agent is known without waiting for its turn.
     fn with<T>(&self, py: Python<'_>, see: impl FnOnce(&engine::Agent) -> T + Send) -> PyResult<T>
     where
@@ -401,7 +408,8 @@ impl Agent {
     fn past(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |agent| {
             let system = agent.conversation().system.clone();
-            let past: Vec<Value> = agent.past().map(|(user, said)| json!({ "user": user, "said": said })).collect();
+            let past: Vec<Value> =
+                agent.past().map(|(user, said)| json!({ "user": user, "said": said })).collect();
             json!({ "system": system, "turns": past }).to_string()
         })
     }
@@ -431,21 +439,24 @@ async fn reply(
         None => agent.extend(text)?,
     };
     let mut pieces = reply.stream();
-    while let Some(piece) = std::future::poll_fn(|context| {
-        std::pin::Pin::new(&mut pieces).poll_next(context)
-    })
-    .await
+    while let Some(piece) =
+        std::future::poll_fn(|context| std::pin::Pin::new(&mut pieces).poll_next(context)).await
     {
         let _ = events.send(Ok(("text", piece?)));
     }
     drop(pieces);
     let completion = reply.finish().await?;
     let decode = |ids: &[u32]| agent.engine().decode(ids);
-    let _ = events.send(Ok(("done", described(&completion, settings.options.as_deref(), decode).to_string())));
+    let _ =
+        events.send(Ok(("done", described(&completion, settings.options.as_deref(), decode).to_string())));
     Ok(())
 }
 
-fn described(completion: &Completion, options: Option<&[String]>, decode: impl Fn(&[u32]) -> String) -> Value {
+fn described(
+    completion: &Completion,
+    options: Option<&[String]>,
+    decode: impl Fn(&[u32]) -> String,
+) -> Value {
     let calls = match &completion.call {
         Some(ToolCalls::Complete(calls)) => calls.clone(),
         _ => Vec::new(),

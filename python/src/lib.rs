@@ -7,6 +7,7 @@
 mod call;
 mod engine;
 mod errors;
+mod logging;
 mod runtime;
 mod scenario;
 mod tables;

@@ -3,15 +3,21 @@
 //! The runtime's threads do not survive a fork of the process, so a child has a runtime of its own.
 
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt as _;
 use pyo3_async_runtimes::TaskLocals;
 use pyo3_async_runtimes::generic::{self, ContextExt};
 use std::cell::OnceCell;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::task::{JoinError, JoinHandle};
+
+/// A lock, waited for with the interpreter free: its holder may need that.
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    Python::attach(|py| lock.lock_py_attached(py)).unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How often a blocking call looks for Ctrl-C.
 const SIGNALS: Duration = Duration::from_millis(50);

@@ -55,7 +55,8 @@ impl Scenario {
             })
         });
         let turns = plan.order().map(|(id, turn)| {
-            let needs: Vec<&str> = plan.needs(id).map(|(needed, _)| plan.turn(needed).path.as_str()).collect();
+            let needs: Vec<&str> =
+                plan.needs(id).map(|(needed, _)| plan.turn(needed).path.as_str()).collect();
             json!({
                 "path": turn.path, "agent": scenario.agent(turn.speaker).key,
                 "phase": scenario.phase(turn.phase).name, "round": turn.round, "needs": needs,

@@ -4,7 +4,8 @@ use crate::errors::failed;
 use anyhow::Context as _;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray, UInt64Array,
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray,
+    UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema};
 use greenroom::experiment;
@@ -119,7 +120,8 @@ fn sample(folder: &Path) -> anyhow::Result<Sample> {
     let transcript = Transcript::open(&file)?;
     let header = &transcript.header.record;
     let loaded = load_scenario(&file, header, &search)?;
-    let report = || format!("the scenario of {} has errors:\n{}", file.display(), loaded.report.render(false));
+    let report =
+        || format!("the scenario of {} has errors:\n{}", file.display(), loaded.report.render(false));
     let scenario = loaded.scenario.clone().with_context(report)?;
     let run = Run { cell: 0, seed: header.seed, folder: folder.display().to_string(), transcript, scenario };
     Ok(Sample { cells: vec![Cell::default()], runs: vec![run] })

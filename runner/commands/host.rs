@@ -124,7 +124,8 @@ impl Opened {
         let Some(embedded) = self.pool.embedded() else { return Ok(None) };
         let config = self.pool.config().clone();
         let folder = config.cache_dir.as_ref().map(|folder| folder.join("server"));
-        let (sessions, kept) = (Sessions::open(folder.as_deref())?, StoredResponses::open(folder.as_deref())?);
+        let (sessions, kept) =
+            (Sessions::open(folder.as_deref())?, StoredResponses::open(folder.as_deref())?);
         let (tenants, roster) = (Tenants::one(&config.tenant), Roster::open(folder.as_deref())?);
         let file = config.model.clone();
         Ok(Some(Service::new(server::Config {

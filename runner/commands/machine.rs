@@ -2,7 +2,9 @@
 
 use super::host::Host;
 use super::{Location, MemoryArgs, casting, parse_size};
-use crate::backend::{Backend, Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate};
+use crate::backend::{
+    Backend, Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate,
+};
 use crate::files;
 use crate::scenario::EngineAddress;
 use anyhow::Context as _;

@@ -169,7 +169,8 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     command: clap::Command,
     of: impl FnOnce(C) -> (bool, R),
 ) -> u8 {
-    let parsed = command.try_get_matches_from(args).and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
+    let parsed =
+        command.try_get_matches_from(args).and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
     let code = match parsed.map(of) {
         Ok((verbose, run)) => {
             logging(verbose);

@@ -30,6 +30,7 @@ mod fork;
 mod forms;
 mod games;
 mod grammars;
+mod host;
 mod hostile;
 mod import;
 mod languages;
