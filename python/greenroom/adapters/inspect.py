@@ -64,7 +64,6 @@ _SAME = (
 _EFFORTS = {"max": "xhigh"}
 
 
-@modelapi(name="greenroom")
 class GreenroomAPI(ModelAPI):
     """Greenroom's models in Inspect: `greenroom/NAME`, where `NAME` is what `greenroom run --model` takes.
 
@@ -145,6 +144,12 @@ class GreenroomAPI(ModelAPI):
 
     def close(self) -> None:
         """Nothing is closed: other conversations may use the model, which ends with this process."""
+
+
+@modelapi(name="greenroom")
+def greenroom() -> type[ModelAPI]:
+    """What Inspect finds by the name `greenroom`."""
+    return GreenroomAPI
 
 
 def message_of(message: ChatMessage) -> dict[str, Any]:
