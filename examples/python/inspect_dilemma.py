@@ -8,8 +8,7 @@ from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig, ResponseSchema
 from inspect_ai.scorer import includes
-from inspect_ai.solver import Generate, TaskState, chain, generate, solver, system_message, user_message
-from inspect_ai.solver._solver import Solver
+from inspect_ai.solver import Generate, Solver, TaskState, chain, generate, solver, system_message, user_message
 from inspect_ai.util import JSONSchema
 
 DECISION = ResponseSchema(name="decision", json_schema=JSONSchema(enum=["I stay silent", "I talk"]))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
+from pydantic import SecretStr
 
 URL = os.environ.get("GREENROOM_URL", "http://127.0.0.1:8080/v1")
 MODEL = os.environ.get("GREENROOM_MODEL", "understudy")
@@ -32,10 +33,10 @@ def speaker(name: str) -> Any:
     """A node: the agent hears what was said, from its own point of view, and speaks."""
     model = ChatOpenAI(
         base_url=URL,
-        api_key="none",
+        api_key=SecretStr("none"),
         model=MODEL,
         temperature=0.7,
-        max_tokens=40,
+        max_completion_tokens=40,
         seed=7,
         # Names the agent's memory: two agents whose conversations begin alike have two.
         default_headers={"x-session-id": name},
@@ -47,7 +48,8 @@ def speaker(name: str) -> Any:
         if isinstance(heard[-1], AIMessage):
             heard.append(HumanMessage("Go on."))
         reply = model.invoke(heard)
-        usage = reply.usage_metadata or {}
+        usage = reply.usage_metadata
+        assert usage is not None
         reused = usage["input_token_details"]["cache_read"]
         print(f"{name} (reused {reused} of {usage['input_tokens']} tokens): {reply.text}")
         return {"said": [(name, reply.text)]}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from concordia.language_model import language_model  # type: ignore[import-untyped]  # it has no types
+from concordia.language_model import language_model
 from numpy.typing import NDArray
 
 from greenroom.adapters._memories import Begun, Memories, Usage

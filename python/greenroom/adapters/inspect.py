@@ -32,10 +32,10 @@ from inspect_ai.model import (
     ModelCall,
     ModelOutput,
     ModelUsage,
+    StopReason,
     TopLogprob,
     modelapi,
 )
-from inspect_ai.model._model_output import as_stop_reason
 from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
 
 from greenroom.adapters._inspect_log import eval_log, write_log
@@ -60,6 +60,7 @@ _SAME = (
     "top_logprobs",
     "parallel_tool_calls",
 )
+_STOPS: dict[str, StopReason] = {"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls"}
 # Levels of effort that are others here.
 _EFFORTS = {"max": "xhigh"}
 
@@ -249,7 +250,7 @@ def _choice(model: str, choice: Mapping[str, Any]) -> ChatCompletionChoice:
     calls = [_call(one) for one in message.get("tool_calls") or []]
     return ChatCompletionChoice(
         message=ChatMessageAssistant(content=content, tool_calls=calls or None, model=model, source="generate"),
-        stop_reason=as_stop_reason(choice["finish_reason"]),
+        stop_reason=_STOPS.get(choice["finish_reason"], "unknown"),
         logprobs=_logprobs(logprobs["content"]) if logprobs and logprobs["content"] is not None else None,
     )
 
