@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from programs import PYTHON, Ran
+from .programs import PYTHON, Ran
 
 @pytest.fixture(scope="session", autouse=True)
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import EXAMPLES, Ran
+from .programs import EXAMPLES, Ran
 
 import greenroom as gr
 

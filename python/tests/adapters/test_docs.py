@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import EXAMPLES, PYTHON, SCENARIOS
+from .programs import EXAMPLES, PYTHON, SCENARIOS
 
 PAGE = (PYTHON.parent / "docs" / "adapters.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python ?(\S*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import EXAMPLES, Ran
+from .programs import EXAMPLES, Ran
 
 
 @pytest.fixture

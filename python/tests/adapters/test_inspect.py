@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from programs import EXAMPLES, SCENARIOS, Ran
+from .programs import EXAMPLES, SCENARIOS, Ran
 
 import greenroom as gr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import PYTHON, Ran
+from .programs import PYTHON, Ran
 
 import greenroom as gr
 
