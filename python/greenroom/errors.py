@@ -21,11 +21,12 @@ class EngineError(GreenroomError):
 
     Attributes:
         kind: `notfound`, `model`, `request`, `template`, `store`, `inuse`, `device`, `closed`, `internal` or `forked`.
+        code: What the server calls a refusal of `Engine.request`, e.g. `context_length_exceeded`, if it has a name.
     """
 
-    def __init__(self, message: str, kind: str = "internal") -> None:
+    def __init__(self, message: str, kind: str = "internal", code: str | None = None) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.code = kind, code
 
 
 class Diagnostic(NamedTuple):

@@ -34,7 +34,8 @@ class Requested:
         """Takes an event; true at the end."""
         if event is None:
             if self._status >= 400 or self._status == 0:
-                raise EngineError(_refusal(self._text), str(self._status))
+                message, code = _refusal(self._text)
+                raise EngineError(message, str(self._status), code)
             return True
         name, data = event
         if name == "status":
@@ -87,10 +88,11 @@ class Requested:
         self._turn.cancel()
 
 
-def _refusal(text: str) -> str:
-    """What a refusal says."""
+def _refusal(text: str) -> tuple[str, str | None]:
+    """What a refusal says, and what it is called."""
     try:
         error: Any = json.loads(text)["error"]
-        return str(cast("dict[str, Any]", error)["message"] if isinstance(error, dict) else error)
+        told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
+        return str(told["message"]), told.get("code")
     except (ValueError, KeyError, TypeError):
-        return text.strip() or "the request was taken back"
+        return text.strip() or "the request was taken back", None
