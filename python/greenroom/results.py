@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from greenroom import _greenroom
-from greenroom._greenroom import Table
 from greenroom.errors import GreenroomError, RunError
+from greenroom.tables import Table
 
 if TYPE_CHECKING:
     from greenroom.engine import Engine, Model
@@ -112,10 +112,9 @@ class _Folder:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """Tables by their names (docs/experiments.md), as Arrow: `pandas.DataFrame.from_arrow`, `polars.DataFrame` and
-        DuckDB take them."""
+        """Tables by their names (docs/experiments.md), for pandas, polars and DuckDB (see `greenroom.Table`)."""
         if self._tables is None:
-            self._tables = {table.name: table for table in _greenroom.read_tables(self.folder)}
+            self._tables = {table.name: Table(table) for table in _greenroom.read_tables(self.folder)}
         return dict(self._tables)
 
     @property
@@ -335,9 +334,13 @@ class Experiment(_Folder):
         return self.tables["figures"]
 
     @property
-    def differences(self) -> Table | None:
-        """A row for each difference between two conditions, with its interval and p-values."""
-        return self.tables.get("differences")
+    def differences(self) -> list[dict[str, Any]]:
+        """Each figure of a condition that is compared with another one: `figure`, `condition`, `compared_with`,
+        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many more runs
+        or cases would show it). They are columns of `figures`, too."""
+        names = ("figure", "condition", "compared_with", "pairs", "difference", "low", "high", "p", "p_holm", "needed")
+        found = [row for row in self.figures.rows() if row.get("difference") is not None]
+        return [{one: row[f"difference_{one}" if one in ("low", "high") else one] for one in names} for row in found]
 
     @property
     def runs(self) -> list[Run]:
