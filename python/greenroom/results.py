@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greenroom import _greenroom
+from greenroom import _greenroom, html
 from greenroom.errors import GreenroomError, RunError
 from greenroom.tables import Table
 
@@ -41,16 +41,20 @@ class Explanation(str):
     """What an agent had read at a turn, where each part came from, and what was in its memory."""
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self)}</pre>"
+        return html.preformatted(self)
 
 
 class Report(str):
     """A page: the HTML, which loads nothing from elsewhere."""
 
+    path: Path | None = None
+    """The file of the page."""
+
     def inline(self) -> str:
         """The page as a frame within another one."""
-        style = "width:100%;height:42em;border:1px solid #ccc;border-radius:6px"
-        return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>'
+        style = "width:100%;height:42em;border:1px solid rgba(128,128,128,.4);border-radius:6px;resize:vertical"
+        file = f"<small>{escape(str(self.path))}</small>" if self.path else ""
+        return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>{file}'
 
     def _repr_html_(self) -> str:
         return self.inline()
@@ -75,7 +79,7 @@ class Diff:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
+        return html.preformatted(self.text)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Verdict:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
+        return html.preformatted(self.text)
 
 
 class _Folder:
@@ -144,8 +148,10 @@ class _Folder:
 
     def report(self) -> Report:
         """The report as a page, which is also written into the folder."""
-        page = called(["report", self.folder]).strip()
-        return Report(Path(page).read_text(encoding="utf-8"))
+        path = Path(called(["report", self.folder]).strip())
+        page = Report(path.read_text(encoding="utf-8"))
+        page.path = path
+        return page
 
     def replay(self) -> Verdict:
         """Compares the recordings with their scenarios, without a model. Nothing is played."""

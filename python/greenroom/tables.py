@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from importlib import import_module
 from typing import Any
 
-from greenroom import _greenroom
+from greenroom import _greenroom, html
 
 __all__ = ["Table"]
 
@@ -66,19 +65,9 @@ class Table:
         return f"<table {self.name!r}: {len(self)} rows, columns {', '.join(self.column_names)}>"
 
     def _repr_html_(self) -> str:
-        columns = self.to_dict()
-        heads = "".join(f"<th>{escape(name)}</th>" for name in columns)
+        columns = {name: cells for name, cells in self.to_dict().items() if any(one is not None for one in cells)}
         shown = list(zip(*columns.values(), strict=True))[:_SHOWN]
-        rows = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in shown)
-        more = f"<p>{len(self)} rows; the first {_SHOWN} are shown</p>" if len(self) > _SHOWN else ""
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{more}"
-
-
-def _cell(value: Any) -> str:
-    """A value as a cell shows it."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(value)
-    return escape(text if len(text) <= 120 else f"{text[:119]}…")
+        notes = [f"the first {_SHOWN} of {len(self)} rows"] if len(self) > _SHOWN else []
+        left = [name for name in self.column_names if name not in columns]
+        notes += [f"without values: {', '.join(left)}"] if left else []
+        return html.table(shown, list(columns)) + (f"<small>{'; '.join(notes)}</small>" if notes else "")

@@ -15,7 +15,7 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 # What the output of a cell with this text has: a part of its type, and a part of its content.
 SHOWN = {
     "first-run": {
-        "run = gr.run(": ("text/html", "<progress"),
+        "run = gr.run(": ("text/html", "14 turns"),
         "run.options": ("text/html", "<table"),
         "run": ("text/html", "<iframe"),
         "run.explain(": ("text/html", "sheets/1/danny"),
@@ -31,7 +31,7 @@ SHOWN = {
     "agents": {
         "ada = engine.agent(": ("text/html", "<p>"),
         "ada": ("text/html", "Who are you?"),
-        "choice = await": ("text/html", "<meter"),
+        "await ada.choose(": ("text/html", "<meter"),
         "engine.close()": ("text/plain", "memory from disk"),
         "import asyncio": ("text/plain", "40 choices"),
         "from dataclasses": ("text/plain", "Watch(place="),
