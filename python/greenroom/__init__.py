@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from greenroom._greenroom import VERSION as __version__
-    from greenroom._greenroom import Table
     from greenroom.agent import Agent, Choice, Memory, Pending, Ranked, Reply, TokenScore, Usage
     from greenroom.engine import Engine, Model
     from greenroom.errors import Diagnostic, EngineError, GreenroomError, ModelError, RunError, ScenarioError
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from greenroom.requests import Requested
     from greenroom.results import Diff, Experiment, Explanation, Report, Run, Verdict
     from greenroom.scenario import PlannedTurn, Scenario
+    from greenroom.tables import Table
 
 # Names are imported when they are used: the program starts as fast as it can.
 _HOMES = {
-    "greenroom._greenroom": ["Table"],
     "greenroom.agent": ["Agent", "Choice", "Memory", "Pending", "Ranked", "Reply", "TokenScore", "Usage"],
     "greenroom.engine": ["Engine", "Model"],
     "greenroom.errors": ["Diagnostic", "EngineError", "GreenroomError", "ModelError", "RunError", "ScenarioError"],
@@ -37,6 +36,7 @@ _HOMES = {
     "greenroom.requests": ["Requested"],
     "greenroom.results": ["Diff", "Experiment", "Explanation", "Report", "Run", "Verdict"],
     "greenroom.scenario": ["PlannedTurn", "Scenario"],
+    "greenroom.tables": ["Table"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from greenroom import _greenroom
+from greenroom import _greenroom, html
 from greenroom.errors import EngineError
 from greenroom.functions import Tool, as_schema, parsed
 
@@ -91,7 +91,7 @@ class Reply:
         return self.text
 
     def _repr_html_(self) -> str:
-        cost = f"{self.usage.reused} tokens reused, {self.usage.prefilled} read, {self.usage.generated} said"
+        cost = f"{self.usage.reused} tokens reused, {self.usage.prefilled} read, {self.usage.generated} generated"
         return f"<p>{escape(self.text)}</p><small>{escape(cost)}</small>"
 
 
@@ -125,11 +125,13 @@ class Choice:
         return {option: weight / total for option, weight in weights.items()}
 
     def _repr_html_(self) -> str:
-        def row(option: str, share: float) -> str:
+        def row(option: str, share: float) -> tuple[str, str, str]:
             name = f"<b>{escape(option)}</b>" if option == self.option else escape(option)
-            return f"<tr><td>{name}</td><td><meter value={share:.4f}></meter></td><td>{share:.1%}</td></tr>"
+            return name, f"<meter value={share:.4f}></meter>", f"{share:.1%}"
 
-        return f"<table>{''.join(row(*share) for share in self.shares.items())}</table>"
+        mass = f"{self.mass:.1%}" if self.mass >= 0.001 else "under 0.1%"
+        rows = html.table((row(*share) for share in self.shares.items()), raw=True)
+        return f"{rows}<small>mass of all options: {mass}</small>"
 
 
 @dataclass(frozen=True)
@@ -170,9 +172,8 @@ class Memory:
     reason: str | None
 
     def _repr_html_(self) -> str:
-        rows = {"tokens": self.tokens, "bytes": self.bytes, "match": self.kind, "source": self.source, "reused": self.reused}
-        cells = "".join(f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
-        return f"<table>{cells}</table>"
+        rows = {"tokens": self.tokens, "bytes": self.bytes, "kind": self.kind, "source": self.source, "reused": self.reused}
+        return html.table(rows.items())
 
 
 def _taken_back() -> EngineError:
@@ -477,7 +478,7 @@ class Agent:
         past = json.loads(self._native.past())
         system = f"<p><i>{escape(past['system'])}</i></p>" if past["system"] else ""
         lines = "".join(
-            f"<p style='color:#666;margin:.2em 0'>{escape(turn['user'])}</p>"
+            f"<p style='opacity:.7;margin:.2em 0'>{escape(turn['user'])}</p>"
             f"<p style='margin:.2em 0 .8em'><b>{escape(self.name)}</b> {escape(turn['said'])}</p>"
             for turn in past["turns"]
         )

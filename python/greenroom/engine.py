@@ -6,11 +6,10 @@ import json
 import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 from weakref import WeakValueDictionary
 
-from greenroom import _greenroom
+from greenroom import _greenroom, html
 from greenroom.agent import Agent, Ranked, TokenScore, read_ranked
 from greenroom.functions import Tool, tool
 from greenroom.requests import Requested
@@ -214,6 +213,5 @@ class Engine:
         return f"Engine({os.fspath(self._spec.name)!r}{rest})"
 
     def _repr_html_(self) -> str:
-        rows = {name: value for name, value in self.info.items() if name not in ("sampling", "identity")}
-        cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
-        return f"<b>{escape(repr(self))}</b><table>{cells}</table>"
+        rows = [one for one in self.info.items() if one[0] not in ("sampling", "identity")]
+        return html.preformatted(repr(self)) + html.table(rows)

@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greenroom import _greenroom
-from greenroom._greenroom import Table
+from greenroom import _greenroom, html
 from greenroom.errors import GreenroomError, RunError
+from greenroom.tables import Table
 
 if TYPE_CHECKING:
     from greenroom.engine import Engine, Model
@@ -41,16 +41,20 @@ class Explanation(str):
     """What an agent had read at a turn, where each part came from, and what was in its memory."""
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self)}</pre>"
+        return html.preformatted(self)
 
 
 class Report(str):
     """A page: the HTML, which loads nothing from elsewhere."""
 
+    path: Path | None = None
+    """The file of the page."""
+
     def inline(self) -> str:
         """The page as a frame within another one."""
-        style = "width:100%;height:42em;border:1px solid #ccc;border-radius:6px"
-        return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>'
+        style = "width:100%;height:42em;border:1px solid rgba(128,128,128,.4);border-radius:6px;resize:vertical"
+        file = f"<small>{escape(str(self.path))}</small>" if self.path else ""
+        return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>{file}'
 
     def _repr_html_(self) -> str:
         return self.inline()
@@ -75,7 +79,7 @@ class Diff:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
+        return html.preformatted(self.text)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Verdict:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text)}</pre>"
+        return html.preformatted(self.text)
 
 
 class _Folder:
@@ -112,10 +116,9 @@ class _Folder:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """Tables by their names (docs/experiments.md), as Arrow: `pandas.DataFrame.from_arrow`, `polars.DataFrame` and
-        DuckDB take them."""
+        """Tables by their names (docs/experiments.md), for pandas, polars and DuckDB (see `greenroom.Table`)."""
         if self._tables is None:
-            self._tables = {table.name: table for table in _greenroom.read_tables(self.folder)}
+            self._tables = {table.name: Table(table) for table in _greenroom.read_tables(self.folder)}
         return dict(self._tables)
 
     @property
@@ -145,8 +148,10 @@ class _Folder:
 
     def report(self) -> Report:
         """The report as a page, which is also written into the folder."""
-        page = called(["report", self.folder]).strip()
-        return Report(Path(page).read_text(encoding="utf-8"))
+        path = Path(called(["report", self.folder]).strip())
+        page = Report(path.read_text(encoding="utf-8"))
+        page.path = path
+        return page
 
     def replay(self) -> Verdict:
         """Compares the recordings with their scenarios, without a model. Nothing is played."""
@@ -335,9 +340,13 @@ class Experiment(_Folder):
         return self.tables["figures"]
 
     @property
-    def differences(self) -> Table | None:
-        """A row for each difference between two conditions, with its interval and p-values."""
-        return self.tables.get("differences")
+    def differences(self) -> list[dict[str, Any]]:
+        """Each figure of a condition that is compared with another one: `figure`, `condition`, `compared_with`,
+        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many more runs
+        or cases would show it). They are columns of `figures`, too."""
+        names = ("figure", "condition", "compared_with", "pairs", "difference", "low", "high", "p", "p_holm", "needed")
+        found = [row for row in self.figures.rows() if row.get("difference") is not None]
+        return [{one: row[f"difference_{one}" if one in ("low", "high") else one] for one in names} for row in found]
 
     @property
     def runs(self) -> list[Run]:

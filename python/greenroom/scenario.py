@@ -7,11 +7,10 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, cast
 
-from greenroom import _greenroom
+from greenroom import _greenroom, html
 from greenroom.errors import Diagnostic, read_diagnostics
 from greenroom.functions import Player, Tool
 
@@ -186,15 +185,12 @@ class Scenario:
         return f"<scenario {self.id!r}: {len(self.agents)} agents, {len(self._described['turns'])} turns>"
 
     def _repr_html_(self) -> str:
-        agents = "".join(
-            f"<tr><td><b>{escape(one['name'])}</b></td><td>{escape((one['system'] or '')[:200])}</td></tr>"
-            for one in self.agents.values()
-        )
+        agents = [(one["name"], one["system"] or ("a player" if one["is_human"] else "")) for one in self.agents.values()]
         phases: dict[str, int] = {}
         for turn in self.plan:
             phases[turn.phase] = phases.get(turn.phase, 0) + 1
-        counted = "".join(f"<tr><td>{escape(name)}</td><td>{count} turns</td></tr>" for name, count in phases.items())
-        return f"<h4>{escape(self.title or self.id)}</h4><table>{agents}</table><table>{counted}</table>"
+        title = f"<b>{html.value(self.title or self.id)}</b>"
+        return title + html.table(agents, ["agent", "system prompt"]) + html.table(phases.items(), ["phase", "turns"])
 
 
 def _plain(fields: Mapping[str, Any], tools: dict[str, Tool], players: dict[str, Player]) -> dict[str, Any]:
