@@ -114,6 +114,11 @@ class _Folder:
         """The folder with all that was recorded."""
         self._tables: dict[str, Table] | None = None
 
+    def _place(self) -> str:
+        """The folder's path, from here if it is below."""
+        here = Path.cwd()
+        return str(self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder)
+
     @property
     def tables(self) -> dict[str, Table]:
         """Tables by their names (docs/experiments.md), for pandas, polars and DuckDB (see `greenroom.Table`)."""
@@ -320,7 +325,7 @@ class Run(_Folder):
     def __repr__(self) -> str:
         state = f"{len(self.lines)} turns" if self.complete else f"{len(self.lines)} turns so far"
         outcomes = "".join(f", {name}={value!r}" for name, value in self.outcomes.items())
-        return f"<run {str(self.folder)!r}: {state}{outcomes}>"
+        return f"<run {self._place()!r}: {state}{outcomes}>"
 
     def dialogue(self) -> str:
         """What was said, turn by turn."""
@@ -367,4 +372,4 @@ class Experiment(_Folder):
         return [Run(self.folder / str(name)) for name in self.tables["runs"].to_dict()["run"]]
 
     def __repr__(self) -> str:
-        return f"<experiment {str(self.folder)!r}: {len(self.tables['runs'])} runs>"
+        return f"<experiment {self._place()!r}: {len(self.tables['runs'])} runs>"

@@ -213,14 +213,20 @@ def test_forks_share_what_came_before(dilemma: Path) -> None:
         run.fork(at="nobody/1/x")
 
 
-def test_a_fork_is_played_by_the_model_of_its_run(talk: gr.Scenario, tmp_path: Path) -> None:
+def test_a_fork_is_played_by_the_model_of_its_run(
+    talk: gr.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = shutil.copy(ROOT / "models" / "understudy.gguf", tmp_path / "copy.gguf")
     with gr.Engine(copy, threads=1) as engine:
         run = gr.run(talk, engine, max_tokens=4)
+        held = gr.Engine.holding(run.header["model"]["identity"])
+        assert held is not None and held.info["identity"] == engine.info["identity"]
         assert run.fork(at="vote/1/ann", seed=3).complete
-    gr.Engine.of(None)
+    # Nothing has it open: it is opened by its name.
+    monkeypatch.setattr(gr.Engine, "holding", lambda identity: None)
     assert run.fork(at="vote/1/ann", seed=4).complete
-    assert Path(gr.Engine._latest.model.name) == copy
+    latest = gr.Engine._latest
+    assert latest is not None and latest.model.name == str(copy)
 
 
 def test_events_are_seen_and_a_run_is_controlled(talk: gr.Scenario) -> None:

@@ -82,7 +82,7 @@ def eval_log(played: Run | Experiment | Iterable[Run] | str | os.PathLike[str]) 
     if len(scenarios) > 1:
         raise GreenroomError(f"found runs of {', '.join(scenarios)}; expected one scenario: write a log for each")
     epochs: dict[str, int] = defaultdict(int)
-    samples = []
+    samples: list[EvalSample] = []
     for run in runs:
         name = _name(run, folder)
         epochs[name] += 1
@@ -154,8 +154,8 @@ def _common(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _config(header: Mapping[str, Any]) -> GenerateConfig:
-    sampling = header.get("sampling") or {}
-    known = {name: sampling.get(name) for name in ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")}
+    sampling: dict[str, Any] = header.get("sampling") or {}
+    known: dict[str, Any] = {name: sampling.get(name) for name in ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")}
     return GenerateConfig(max_tokens=header.get("max_tokens"), seed=header.get("seed"), **known)
 
 
@@ -388,7 +388,7 @@ def _scores(run: Run) -> dict[str, Score]:
     for line in run.lines:
         if (choice := line.get("constraint")) is not None:
             scores[f"choice.{line['path']}"] = _chosen(line, choice)
-    held = (run.footer or {}).get("assertions") or []
+    held: list[dict[str, Any]] = (run.footer or {}).get("assertions") or []
     if held:
         failed = [f"{one['that']} ({one['why']})" if one.get("why") else str(one["that"]) for one in held if not one["holds"]]
         scores["assertions"] = Score(value=not failed, explanation="; ".join(failed) or f"{len(held)} of {len(held)} hold")

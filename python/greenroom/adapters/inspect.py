@@ -174,7 +174,7 @@ def message_of(message: ChatMessage) -> dict[str, Any]:
 def _text(message: ChatMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    texts = []
+    texts: list[str] = []
     for part in message.content:
         if isinstance(part, ContentText):
             texts.append(part.text)
@@ -221,7 +221,8 @@ def _tools_of(tools: Sequence[ToolInfo], choice: ToolChoice) -> dict[str, Any]:
 
 
 def _output(model: str, answer: Mapping[str, Any]) -> ModelOutput:
-    usage, told = answer["usage"], answer.get("greenroom") or {}
+    usage: dict[str, Any] = answer["usage"]
+    told: dict[str, Any] = answer.get("greenroom") or {}
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     return ModelOutput(
         model=model,
@@ -247,7 +248,8 @@ def _choice(model: str, choice: Mapping[str, Any]) -> ChatCompletionChoice:
     content: str | list[Content] = text
     if thought := message.get("reasoning_content"):
         content = [ContentReasoning(reasoning=thought), ContentText(text=text)]
-    calls = [_call(one) for one in message.get("tool_calls") or []]
+    made: list[dict[str, Any]] = message.get("tool_calls") or []
+    calls = [_call(one) for one in made]
     return ChatCompletionChoice(
         message=ChatMessageAssistant(content=content, tool_calls=calls or None, model=model, source="generate"),
         stop_reason=_STOPS.get(choice["finish_reason"], "unknown"),
@@ -258,13 +260,13 @@ def _choice(model: str, choice: Mapping[str, Any]) -> ChatCompletionChoice:
 def _call(call: Mapping[str, Any]) -> ToolCall:
     name, text = call["function"]["name"], call["function"]["arguments"]
     try:
-        arguments = json.loads(text)
+        arguments: Any = json.loads(text)
         error = None if isinstance(arguments, dict) else f"found {text}; expected an object of arguments"
     except ValueError as wrong:
-        arguments, error = {}, f"the arguments of `{name}` are no JSON ({wrong}); found {text}"
-    return ToolCall(
-        id=call["id"], function=name, arguments=arguments if isinstance(arguments, dict) else {}, parse_error=error
-    )
+        arguments = dict[str, Any]()
+        error = f"the arguments of `{name}` are no JSON ({wrong}); found {text}"
+    given: dict[str, Any] = arguments if isinstance(arguments, dict) else {}
+    return ToolCall(id=call["id"], function=name, arguments=given, parse_error=error)
 
 
 def _logprobs(tokens: Sequence[Mapping[str, Any]]) -> Logprobs:

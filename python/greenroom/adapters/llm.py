@@ -76,7 +76,7 @@ class _Shared:
             given["guided_regex"] = prompt.options.regex
         if prompt.schema:
             given["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": prompt.schema}}
-        functions = [
+        functions: list[dict[str, Any]] = [
             {"name": one.name, "description": one.description or "", "parameters": one.input_schema}
             for one in prompt.tools
             if isinstance(one, llm.Tool)
@@ -111,7 +111,8 @@ class _Reader:
                 yield StreamEvent(type="reasoning", chunk=thought)
             if text := delta.get("content"):
                 yield StreamEvent(type="text", chunk=text)
-            for call in delta.get("tool_calls") or []:
+            calls: list[dict[str, Any]] = delta.get("tool_calls") or []
+            for call in calls:
                 yield from self._called(call)
 
     def _called(self, call: dict[str, Any]) -> Iterator[StreamEvent]:

@@ -118,7 +118,7 @@ def test_timeouts_and_what_is_wrong(model: concordia.LanguageModel, tmp_path: Pa
     with pytest.raises(TimeoutError, match="longer than 0.001 seconds"):
         model.sample_text(STORY * 3, timeout=0.001)
     assert model.sample_text("Alice is", max_tokens=4)
-    with pytest.raises(gr.EngineError, match="context of 8192"):
+    with pytest.raises(gr.EngineError, match="context is 8192"):
         model.sample_text("the sea " * 9000)
     with pytest.raises(ValueError, match="expected 'chat' or 'text'"):
         concordia.LanguageModel(model.engine, form="prose")  # type: ignore[arg-type]
