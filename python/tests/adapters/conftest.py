@@ -1,6 +1,6 @@
 """What the adapters' tests share. Each test needs the package that it is about:
 
-    pip install -r python/tests/requirements-adapters.txt
+    pip install -r python/tests/requirements.txt
     pytest python/tests/adapters
 """
 
