@@ -1,4 +1,4 @@
-"""What a run or an experiment left in its folder, and what can be asked of it."""
+"""Runs and experiments: results, tables, reports, replays and forks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Explanation(str):
 
 
 class Report(str):
-    """A page: the HTML, which loads nothing from elsewhere."""
+    """A page as HTML, which loads nothing from elsewhere."""
 
     path: Path | None = None
     """The file of the page."""
@@ -87,7 +87,7 @@ class Verdict:
     """What a replay found.
 
     Attributes:
-        passed: True if the recording is what its scenario gives now, and its assertions hold.
+        passed: True if the recording agrees with the current scenario, and its assertions hold.
         details: The verdicts as `greenroom replay --json` writes them.
         text: What `greenroom replay` prints.
     """
@@ -111,7 +111,7 @@ class _Folder:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).absolute()
-        """The folder with all that was recorded."""
+        """The folder with everything that was recorded."""
         self._tables: dict[str, Table] | None = None
 
     @property
@@ -138,7 +138,7 @@ class _Folder:
 
     @property
     def payoffs(self) -> Table:
-        """A row for what each round was worth to an agent."""
+        """A row for each round and agent: what the round was worth."""
         return self.tables["payoffs"]
 
     @property
@@ -154,7 +154,7 @@ class _Folder:
         return page
 
     def replay(self) -> Verdict:
-        """Compares the recordings with their scenarios, without a model. Nothing is played."""
+        """Compares the recordings with the current scenarios, without a model."""
         text = _greenroom.call(["replay", self.folder])
         if text["exit"] == 4 and not text["out"]:
             raise GreenroomError(said(text["err"]))
@@ -178,7 +178,7 @@ class Run(_Folder):
             raise GreenroomError(f"there is no run in {self.folder}: {self.transcript.name} is missing")
         records = [json.loads(line) for line in self.transcript.read_text(encoding="utf-8").splitlines()]
         self.header: dict[str, Any] = records[0]
-        """The first line of the transcript: what the run's text depends on."""
+        """The first line of the transcript: everything that the run depends on."""
         self.footer: dict[str, Any] | None = records[-1] if records[-1]["type"] == "footer" else None
         """The last line of the transcript: its results; `None` if the run did not end."""
         self.lines: list[dict[str, Any]] = [one for one in records if one["type"] == "turn"]
@@ -218,7 +218,7 @@ class Run(_Folder):
 
     @property
     def payoff(self) -> dict[str, float]:
-        """What the game was worth to each agent; empty without a payoff."""
+        """The total payoff of each agent; empty without a payoff."""
         return dict(self.footer["payoffs"]["totals"]) if self.footer and self.footer["payoffs"] else {}
 
     @property
@@ -262,16 +262,16 @@ class Run(_Folder):
         out: str | os.PathLike[str] | None = None,
         **playing: Any,
     ) -> Run:
-        """Plays on from a turn in another way; this run stays as it is, and what both share is not computed again.
+        """Continues from a turn in a different way. This run stays as it is, and what both share is not computed again.
 
         Args:
             at: The first turn or phase that is played again; by default the first that is changed.
             say: Texts that are said at these turns, e.g. `{"yard/1/marco": "I said nothing."}`.
-            tell: Texts that are read before these turns by all who hear it, or by one: `{"danny@yard/1/danny": "…"}`.
+            tell: Texts that the cast of these turns' phases reads before them, or one agent: `{"danny@yard/1/danny": "…"}`.
             set: Other values of variables.
             seed: Another seed.
             temperature: Another temperature.
-            model: The model; by default the one that it was played with.
+            model: The model; by default that of this run.
             out: The folder of the fork.
             playing: `players`, `tools`, `watch` and `allow_tools` of `greenroom.run`.
         """
@@ -330,13 +330,13 @@ class Experiment(_Folder):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All pooled figures with their 95 % intervals and comparisons, as docs/experiments.md describes them."""
+        """All pooled figures with 95 % confidence intervals and comparisons, as docs/experiments.md describes them."""
         summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
         return summary
 
     @property
     def figures(self) -> Table:
-        """A row for each figure of each condition: its value, and the ends of its 95 % interval."""
+        """A row for each figure of each condition, with its 95 % confidence interval (`low`, `high`)."""
         return self.tables["figures"]
 
     @property
