@@ -342,8 +342,8 @@ class Experiment(_Folder):
     @property
     def differences(self) -> list[dict[str, Any]]:
         """Each figure of a condition that is compared with another one: `figure`, `condition`, `compared_with`,
-        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many more runs
-        or cases would show it). They are columns of `figures`, too."""
+        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many pairs
+        would show it in 80 of 100 experiments). `figures` has them as columns, too."""
         names = ("figure", "condition", "compared_with", "pairs", "difference", "low", "high", "p", "p_holm", "needed")
         found = [row for row in self.figures.rows() if row.get("difference") is not None]
         return [{one: row[f"difference_{one}" if one in ("low", "high") else one] for one in names} for row in found]

@@ -35,7 +35,7 @@ _ENVIRONMENT = "GREENROOM_MODELS"
 class ReplyOptions(llm.Options):
     """Options of a reply: `-o temperature 0 -o seed 7`."""
 
-    max_tokens: int | None = Field(description="Most tokens of the reply; by default as many as fit", default=None)
+    max_tokens: int | None = Field(description="Maximum number of tokens of the reply; by default as many as fit", default=None)
     temperature: float | None = Field(description="0 is greedy; by default what the model suggests", ge=0, default=None)
     top_p: float | None = Field(
         description="Sample from the smallest set of tokens that reaches this probability", ge=0, le=1, default=None
