@@ -51,7 +51,7 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         top_p: Sample from the smallest set of tokens that reaches this probability.
         top_k: Sample from this many of the likeliest tokens; 0: from all.
         choice_temperature: 1 draws options with their probabilities, 0 takes the likeliest.
-        seed: The seed of calls that give none; `None`: they are random.
+        seed: Calls without a seed derive theirs from this one and from how often the prompt was asked; `None`: random.
 
     Raises:
         GreenroomError: The model can't be opened.
