@@ -20,7 +20,12 @@ class Answer(BaseModel):
     agrees: Literal["yes", "no"]
 
 
-@scorer(metrics=[grouped(mean(), "frame"), grouped(stderr(), "frame")])
+@scorer(
+    metrics=[
+        grouped(mean(), "frame", all=False),
+        grouped(stderr(), "frame", all=False, name_template="{group_name}_stderr"),
+    ]
+)
 def agrees() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         try:
