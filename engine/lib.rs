@@ -67,6 +67,7 @@ pub use error::{Error, ErrorKind, Remedy, Result};
 pub use greenroom_kernels::Isa;
 pub use header::ModelHeader;
 pub use info::*;
+pub use kv::layout::forkable;
 pub use meter::Meter;
 pub use prompter::{PromptEncoder, StopConditions, cut_reply};
 pub use request::*;

@@ -4,6 +4,7 @@
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
 use crate::backend::{CacheSource, MatchKind, Traffic, Usage};
+use crate::transcript::{call_of, summary_of};
 use anyhow::Context as _;
 use greenroom_scenario::Scenario;
 use greenroom_scenario::files::{self, FileKind, FileLines};
@@ -201,6 +202,12 @@ impl Trace {
         Traced::open(path).map(|traced| traced.turns)
     }
 
+    /// The replies of a turn, as far as they are known: a memory's summary and tool calls before its own.
+    fn replies_of(&self, path: &str) -> impl Iterator<Item = &TurnTrace> {
+        let calls = (1..).map_while(|n| self.turns.get(&call_of(path, n)));
+        self.turns.get(&summary_of(path)).into_iter().chain(calls).chain(self.turns.get(path))
+    }
+
     /// Adds a turn.
     ///
     /// # Errors
@@ -396,19 +403,19 @@ impl CostSummary {
         }
         for (path, agent) in played {
             summary.turns += 1;
-            if let Some(counted) = summary.agents.get_mut(agent) {
-                counted.add(trace.turns.get(path));
+            let mut counted = summary.agents.get_mut(agent);
+            counted.iter_mut().for_each(|agent| agent.turns += 1);
+            for reply in trace.replies_of(path) {
+                counted.iter_mut().for_each(|agent| agent.add(reply));
+                summary.cache.add(reply);
             }
-            trace.turns.get(path).into_iter().for_each(|turn| summary.cache.add(turn));
         }
         summary
     }
 }
 
 impl AgentSummary {
-    fn add(&mut self, turn: Option<&TurnTrace>) {
-        self.turns += 1;
-        let Some(turn) = turn else { return };
+    fn add(&mut self, turn: &TurnTrace) {
         match turn.kind {
             Some(MatchKind::Cold) => self.kinds.cold += 1,
             Some(MatchKind::Prefix) => self.kinds.prefix += 1,

@@ -11,6 +11,18 @@ use greenroom_kernels::recurrence::Sealed;
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 256;
 
+/// Tokens of a memory of `len` tokens that a fork with the first `common` of them takes over: a sealed block,
+/// which is no longer rows, is taken over whole or not at all.
+///
+/// ```
+/// assert_eq!(greenroom_engine::forkable(300, 300), 300);
+/// assert_eq!(greenroom_engine::forkable(300, 310), 300);
+/// assert_eq!(greenroom_engine::forkable(300, 600), 256);
+/// ```
+pub fn forkable(common: usize, len: usize) -> usize {
+    if common / BLOCK == len / BLOCK { common } else { common / BLOCK * BLOCK }
+}
+
 /// Keys or values of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TensorLayout {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from greenroom._greenroom import VERSION as __version__
     from greenroom.agent import Agent, Choice, Memory, Pending, Ranked, Reply, TokenScore, Usage
-    from greenroom.engine import Engine, Model
+    from greenroom.engine import Engine, Model, models
     from greenroom.errors import Diagnostic, EngineError, GreenroomError, ModelError, RunError, ScenarioError
     from greenroom.functions import Player, Scorer, Tool, View, player, scorer, tool
     from greenroom.play import Event, Playing, experiment, run, start
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Names are imported when they are used: the program starts as fast as it can.
 _HOMES = {
     "greenroom.agent": ["Agent", "Choice", "Memory", "Pending", "Ranked", "Reply", "TokenScore", "Usage"],
-    "greenroom.engine": ["Engine", "Model"],
+    "greenroom.engine": ["Engine", "Model", "models"],
     "greenroom.errors": ["Diagnostic", "EngineError", "GreenroomError", "ModelError", "RunError", "ScenarioError"],
     "greenroom.functions": ["Player", "Scorer", "Tool", "View", "player", "scorer", "tool"],
     "greenroom.play": ["Event", "Playing", "experiment", "run", "start"],
@@ -75,6 +75,7 @@ __all__ = [
     "View",
     "__version__",
     "experiment",
+    "models",
     "player",
     "run",
     "scorer",

@@ -14,7 +14,7 @@ from greenroom.agent import Agent, Ranked, TokenScore, read_ranked
 from greenroom.functions import Tool, tool
 from greenroom.requests import Requested
 
-__all__ = ["Engine", "Model"]
+__all__ = ["Engine", "Model", "models"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,18 @@ class Model:
                 flags += [f"--{name.replace('_', '-')}", str(value)]
         flags += [f"--{name.replace('_', '-')}" for name in ("adopt", "allow_remote") if getattr(self, name)]
         return flags
+
+
+def models() -> list[dict[str, Any]]:
+    """The models that Hugging Face, Ollama, LM Studio and llama.cpp have downloaded to this machine.
+
+    Returns:
+        For each its `name` (as `Model` takes it), `source`, `file`, and from its header `family`, `weights` (the format
+        of most), `parameters`, `bytes`, and `fits` (in this machine's memory). `refusal` is the reason why it is not
+        supported or can't be read, or `None`.
+    """
+    listed: list[dict[str, Any]] = json.loads(_greenroom.call(["models", "--json"])["out"])
+    return listed
 
 
 class Engine:

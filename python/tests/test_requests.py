@@ -54,3 +54,17 @@ def test_refusals_are_errors(engine: gr.Engine) -> None:
     requested.cancel()
     with pytest.raises(gr.EngineError, match="taken back"):
         requested.result()
+
+
+def test_a_prompt_continues_the_memory_that_gives_most(engine: gr.Engine) -> None:
+    def cached(prompt: list[int]) -> int:
+        request = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+        usage = engine.request("/v1/completions", request).result()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    base = [300 + at * 7 % 1000 for at in range(700)]
+    assert cached(base) == 0
+    # 256 tokens of its sealed blocks can be taken over from a memory of 700, and 330 from one that is still open.
+    assert cached(base[:330] + [90] * 30) == 256
+    assert cached(base[:330] + [91] * 60) == 330
+    assert cached(base[:500] + [92] * 9) == 330

@@ -145,6 +145,11 @@ def test_a_tool_is_called_in_a_run() -> None:
     assert [(call["result"], call["failed"]) for call in calls] == [("rain", False), ("LookupError: no such town", True)]
     assert [call["arguments"]["town"] for call in calls] == asked
     assert run.replay().passed
+    # What calls took is counted, too.
+    traced = [json.loads(line) for line in (run.folder / "trace.jsonl").read_text().splitlines()]
+    tokens = [line["tokens"] for line in traced if line["type"] == "turn"]
+    assert len(tokens) == 4 and run.cost["turns"] == 2
+    assert all(run.cost["agents"]["ann"]["tokens"][kind] == sum(one[kind] for one in tokens) for kind in ("prefilled", "generated"))
     done = subprocess.run([sys.executable, "-m", "greenroom", "run", scenario.file()], capture_output=True, text=True)
     assert done.returncode == 4 and "the function `weather` of a Python program" in done.stderr
     again = gr.run(gr.Scenario.load(scenario.to_yaml()), tools=[weather])

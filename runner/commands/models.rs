@@ -9,6 +9,7 @@ use crate::sampling::suggested;
 use crate::stores::{Store, StoredModel, is_model};
 use crate::terminal::{bytes, table};
 use greenroom_engine::{ModelHeader, PromptEncoder};
+use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,18 @@ pub(super) struct Args {
     /// More formats to show: a file from `greenroom-lab kv-config`
     #[arg(long, value_name = "KV")]
     kv: Option<Kv>,
+    /// Print the list of the models on this machine as JSON
+    #[arg(long, conflicts_with_all = ["models", "memory", "agents", "kv"])]
+    json: bool,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    if args.json {
+        let (found, notes) = downloaded();
+        notes.iter().for_each(|note| eprintln!("note: {note}"));
+        println!("{}", serde_json::to_string_pretty(&found.iter().map(Listed::of).collect::<Vec<_>>())?);
+        return Ok(Exit::Pass);
+    }
     let understudy = ["understudy".to_owned()];
     let models = if args.models.is_empty() { &understudy[..] } else { &args.models };
     let mut exit = Exit::Pass;
@@ -59,8 +69,31 @@ struct Found {
     file: anyhow::Result<PathBuf>,
 }
 
-/// Models on this machine by the names that `--model` takes, as their headers describe them.
-fn show_downloaded() {
+/// An entry of the list.
+#[derive(Debug, Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    source: &'static str,
+    file: Option<&'a Path>,
+    #[serde(flatten)]
+    contents: Option<Contents>,
+    /// The reason why it can't be read, or is not supported.
+    refusal: Option<String>,
+}
+
+/// What its header says.
+#[derive(Debug, Serialize)]
+struct Contents {
+    family: String,
+    weights: String,
+    parameters: u64,
+    bytes: u64,
+    /// True if it fits in this machine's memory; `None`: not known.
+    fits: Option<bool>,
+}
+
+/// Models on this machine by the names that `--model` takes, and notes about those that can't be listed.
+fn downloaded() -> (Vec<Found>, Vec<String>) {
     let mut found = in_hub();
     let known: HashSet<PathBuf> =
         found.iter().filter_map(|model| model.file.as_ref().ok().cloned()).collect();
@@ -77,6 +110,12 @@ fn show_downloaded() {
         found.extend(stored.models.iter().map(model).filter(is_new));
         notes.extend(stored.unread);
     }
+    (found, notes)
+}
+
+/// Prints them as a table.
+fn show_downloaded() {
+    let (found, notes) = downloaded();
     if found.is_empty() {
         println!(
             "\nno other models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp; `greenroom pull` \
@@ -85,7 +124,7 @@ fn show_downloaded() {
     } else {
         let head =
             ["model", "source", "family", "weights", "supported", "fits in memory", "parameters", "size"];
-        println!("\n{}", table(&head, found.iter().map(row).collect(), 6));
+        println!("\n{}", table(&head, found.iter().map(|found| Listed::of(found).row()).collect(), 6));
     }
     notes.iter().for_each(|note| println!("note: {note}"));
 }
@@ -103,29 +142,45 @@ fn in_hub() -> Vec<Found> {
     found
 }
 
-/// A row of the list. A file that can't be read has its reason in place of what it contains.
-fn row(found: &Found) -> Vec<String> {
-    // The file's name says less than the model's.
-    let reason = |error: anyhow::Error, path: &Path| {
-        let said = format!("{:#}", about(&path.display().to_string(), error));
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        said.strip_prefix(&format!("{file} is ")).map_or(said.clone(), str::to_owned)
-    };
-    let header = match &found.file {
-        Ok(path) => ModelHeader::read(path).map_err(|error| reason(error.into(), path)),
-        Err(error) => Err(format!("{error:#}")),
-    };
-    let named = [found.name.clone(), found.source.to_owned()];
-    let cells = match header {
-        Ok(header) => {
-            let supported = header.refusal.map_or("yes".into(), |why| format!("not supported: {why}"));
-            let fits = fits(header.file_bytes).map_or("-", |fits| if fits { "yes" } else { "no" });
-            let parameters = format!("{:.1} M", header.n_params as f64 / 1e6);
-            [header.family, header.weights, supported, fits.into(), parameters, bytes(header.file_bytes)]
-        }
-        Err(why) => ["-".into(), "-".into(), why, "-".into(), "-".into(), "-".into()],
-    };
-    named.into_iter().chain(cells).collect()
+impl<'a> Listed<'a> {
+    fn of(found: &'a Found) -> Self {
+        // The file's name says less than the model's.
+        let reason = |error: anyhow::Error, path: &Path| {
+            let said = format!("{:#}", about(&path.display().to_string(), error));
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            said.strip_prefix(&format!("{file} is ")).map_or(said.clone(), str::to_owned)
+        };
+        let header = match &found.file {
+            Ok(path) => ModelHeader::read(path).map_err(|error| reason(error.into(), path)),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        let (contents, refusal) = match header {
+            Ok(ModelHeader { family, weights, n_params: parameters, file_bytes: bytes, refusal }) => {
+                (Some(Contents { family, weights, parameters, bytes, fits: fits(bytes) }), refusal)
+            }
+            Err(why) => (None, Some(why)),
+        };
+        let file = found.file.as_deref().ok();
+        Self { name: &found.name, source: found.source, file, contents, refusal }
+    }
+
+    /// Its cells. A file that can't be read has its reason in place of what it contains.
+    fn row(self) -> Vec<String> {
+        let named = [self.name.to_owned(), self.source.to_owned()];
+        let cells = match self.contents {
+            Some(Contents { family, weights, parameters, bytes: size, fits }) => {
+                let supported = self.refusal.map_or("yes".into(), |why| format!("not supported: {why}"));
+                let fits = fits.map_or("-", |fits| if fits { "yes" } else { "no" });
+                let parameters = format!("{:.1} M", parameters as f64 / 1e6);
+                [family, weights, supported, fits.into(), parameters, bytes(size)]
+            }
+            None => {
+                let why = self.refusal.unwrap_or_default();
+                ["-".into(), "-".into(), why, "-".into(), "-".into(), "-".into()]
+            }
+        };
+        named.into_iter().chain(cells).collect()
+    }
 }
 
 fn show(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {

@@ -11,13 +11,13 @@ use super::error::Refusal;
 use super::live::{RequestGuard, RequestStage};
 use super::models::Served;
 use super::queue::Ticket;
-use super::sessions::{self, SessionScope};
+use super::sessions::{self, RawPlace, SessionScope};
 use super::tenants::Tenant;
 use crate::stage::sampled_again;
 use axum::http::HeaderMap;
 use greenroom_engine::{
     Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request, Retention, Sampling,
-    SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
+    SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools, Usage,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -274,7 +274,8 @@ impl AdmittedAsk {
             AskSubject::Dialogue(dialogue, _) => Some(&**dialogue),
             AskSubject::Raw(..) | AskSubject::Kept { .. } => None,
         };
-        let turn = |index| EngineTurn { engine, entry: &entry, pieces, index, dialogue };
+        let before = Usage::default;
+        let turn = |index| EngineTurn { engine, entry: &entry, pieces, index, dialogue, before: before() };
         let (answer, prompt, memory) = match &subject {
             AskSubject::Dialogue(dialogue, name) => {
                 let claim = app.sessions.claim(&Ask::scope(&ask.tenant, &served, name), dialogue);
@@ -291,11 +292,23 @@ impl AdmittedAsk {
                 (answer, prompt, memory)
             }
             AskSubject::Raw(prompt, name) => {
-                let mut claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
-                let memory = claim.name.clone();
-                let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
-                let answer = turn(0).answer(request, &memory).await?;
-                claim.push_ids([ids, answer.completion.ids.clone()].concat());
+                let claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
+                let request = |place: &RawPlace, prompt: Prompt| {
+                    let request = ask.request(0, prompt, &place.name, place.parent.as_deref());
+                    if place.replaces {
+                        engine.forget(&request.session);
+                    }
+                    request
+                };
+                let mut turn = turn(0);
+                if let Some((stem, n)) = &claim.stem {
+                    let ids = ids[..*n].to_vec();
+                    turn.before = turn.read(request(stem, Prompt::Ids(ids.clone().into()))).await?;
+                    claim.push_ids(stem, ids);
+                }
+                let memory = claim.own.name.clone();
+                let answer = turn.answer(request(&claim.own, prompt.clone()), &memory).await?;
+                claim.push_ids(&claim.own, [ids, answer.completion.ids.clone()].concat());
                 (answer, prompt.clone(), memory)
             }
             AskSubject::Kept { conversation, memory, parent } => {
@@ -379,9 +392,38 @@ struct EngineTurn<'a> {
     pieces: Option<&'a PieceSender>,
     index: usize,
     dialogue: Option<&'a Dialogue>,
+    /// What was read for it before.
+    before: Usage,
 }
 
 impl EngineTurn<'_> {
+    /// Reads the prompt of a request, and nothing else.
+    async fn read(&self, request: Request) -> Result<Usage, Refusal> {
+        let Request { session, parent, retention, prompt, next_use, meter, .. } = request;
+        let request = Request { parent, retention, next_use, meter, max_tokens: 0, ..Request::new(session, prompt) };
+        let mut turn = self.engine.submit(request)?;
+        while let Some(event) = turn.next().await {
+            match event {
+                Event::Prefill { done, total } => self.entry.at(RequestStage::Reading { done, total }),
+                Event::Failed(error) => return Err(error.into()),
+                Event::Done(_) => return Ok(turn.commit().await?.usage),
+                _ => {}
+            }
+        }
+        Err(Refusal::ending())
+    }
+
+    /// Counts what was read before, too: the prompt did not find it.
+    fn count_before(&self, usage: &mut Usage) {
+        let Usage { prefilled, recomputed, total_ms, bytes_written, .. } = &self.before;
+        usage.reused = usage.reused.saturating_sub(prefilled + recomputed);
+        usage.prefilled += prefilled;
+        usage.recomputed += recomputed;
+        usage.ttft_ms += total_ms;
+        usage.total_ms += total_ms;
+        usage.bytes_written += bytes_written;
+    }
+
     /// The answer to a request. A call that breaks what masks can't enforce of its tool's schema is asked for once
     /// more, within the reply's limit, if nothing of it was sent yet.
     async fn answer(&self, request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
@@ -432,7 +474,8 @@ impl EngineTurn<'_> {
                 Event::Logprobs(tokens) => self.tell(ReplyPiece::Logprobs(tokens)).await?,
                 Event::Failed(error) => return Err(error.into()),
                 Event::Done(_) => {
-                    let completion = *turn.commit().await?;
+                    let mut completion = *turn.commit().await?;
+                    self.count_before(&mut completion.usage);
                     self.entry.ended(&completion);
                     let mut answer = CompletedReply::new(completion, seed, tools.as_deref(), self.engine);
                     if let Some(dialogue) = self.dialogue {

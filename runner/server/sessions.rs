@@ -13,7 +13,7 @@
 use super::answer::CompletedReply;
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
-use greenroom_engine::{Conversation, Date, Reasoning, ReplyContent, SessionKey, common_prefix};
+use greenroom_engine::{Conversation, Date, Reasoning, ReplyContent, SessionKey, common_prefix, forkable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,6 +24,8 @@ const MAX_MEMORIES: usize = 10_000;
 /// Maximum number of memories of prompts without a chat template in one scope, unless more are active at
 /// once.
 const MAX_RAW: usize = 64;
+/// Minimum number of common tokens, beyond what can be reused without it, for which a memory is read.
+const MIN_STEM: usize = 16;
 
 /// The memories of all conversations.
 #[derive(Default)]
@@ -103,9 +105,18 @@ pub(super) struct Claim<'a> {
 /// An active memory for a prompt without a chat template.
 pub(super) struct RawClaim<'a> {
     sessions: &'a Sessions,
+    pub(super) own: RawPlace,
+    /// The memory that is read first, and the number of its tokens: it is `own`'s parent.
+    pub(super) stem: Option<(RawPlace, usize)>,
+}
+
+/// The place of such a memory.
+pub(super) struct RawPlace {
     pub(super) name: String,
     /// The memory that a new one begins with; its beginning matches the prompt's.
     pub(super) parent: Option<String>,
+    /// True if a memory of this name is to be forgotten before.
+    pub(super) replaces: bool,
 }
 
 /// What is known about a memory of such prompts.
@@ -114,6 +125,8 @@ struct RawSlot {
     /// What it has read and said.
     ids: Vec<u32>,
     is_busy: bool,
+    /// True if it is what several prompts begin with: it is forked, never continued.
+    is_stem: bool,
     used: u64,
 }
 
@@ -170,33 +183,37 @@ impl Sessions {
         Claim { sessions: self, name, parent, said, date }
     }
 
-    /// The memory for ids: the free one with the longest common beginning.
+    /// The memory for ids: a free one that they continue, else a new one.
+    ///
+    /// Only what follows a memory's last sealed block can be cut anywhere. So where prompts begin alike and
+    /// then differ within a block, what they have in common gets a memory of its own, of which theirs are
+    /// forks.
     pub(super) fn claim_raw(&self, scope: &SessionScope<'_>, ids: &[u32]) -> RawClaim<'_> {
         let mut inner = self.lock();
-        let prefix = format!("raw-{}", &scope.hash()[..32]);
         inner.time += 1;
-        let time = inner.time;
-        let siblings = inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
+        let prefix = format!("raw-{}", &scope.hash()[..32]);
+        let siblings = || inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
         let common = |slot: &RawSlot| common_prefix(&slot.ids, ids);
-        let free = siblings.clone().filter(|(_, slot)| !slot.is_busy);
-        // A memory that another prompt may continue is kept, as long as there is room for more.
-        let goes_on = free
-            .clone()
-            .filter(|(_, slot)| common(slot) == slot.ids.len())
-            .max_by_key(|(_, slot)| common(slot));
-        // A new one begins from another with the longest common beginning.
-        let parent =
-            siblings.clone().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > 0);
-        let parent = parent.map(|(name, _)| name.clone()).filter(|_| goes_on.is_none());
-        let is_full = siblings.count() >= MAX_RAW;
-        let oldest = free.min_by_key(|(_, slot)| slot.used).filter(|_| is_full);
-        let name = goes_on.or(oldest).map(|(name, _)| name.clone());
-        let mut names = (0_usize..).map(|n| format!("{prefix}.{n}"));
-        let name = name.or_else(|| names.find(|name| !inner.raw.contains_key(name))).unwrap_or_default();
-        let slot = inner.raw.entry(name.clone()).or_default();
-        (slot.is_busy, slot.used) = (true, time);
-        let parent = parent.filter(|parent| *parent != name);
-        RawClaim { sessions: self, name, parent }
+        let reused = |slot: &RawSlot| forkable(common(slot), slot.ids.len());
+        let parent = siblings().max_by_key(|(_, slot)| reused(slot)).filter(|(_, slot)| reused(slot) > 0);
+        let most = parent.map_or(0, |(_, slot)| reused(slot));
+        let goes_on = siblings().find(|(_, slot)| {
+            !slot.is_busy && !slot.is_stem && slot.ids.len() == most && common(slot) == most && most > 0
+        });
+        if let Some(name) = goes_on.map(|(name, _)| name.clone()) {
+            inner.occupy(&name, false);
+            return RawClaim { sessions: self, own: RawPlace { name, parent: None, replaces: false }, stem: None };
+        }
+        let longest = siblings().map(|(_, slot)| common(slot)).max().unwrap_or_default();
+        let mut parent = parent.map(|(name, _)| name.clone());
+        let has_stem = longest >= most + MIN_STEM && longest < ids.len();
+        let stem = has_stem.then(|| {
+            let place = inner.place(&prefix, parent.take(), true);
+            parent = Some(place.name.clone());
+            (place, longest)
+        });
+        let own = inner.place(&prefix, parent, false);
+        RawClaim { sessions: self, own, stem }
     }
 
     /// The first words of the conversation in a memory, and its number among those that begin alike.
@@ -227,6 +244,28 @@ impl SessionScope<'_> {
 }
 
 impl SessionsInner {
+    /// A new memory for ids: its name, which was the oldest one's if there is no room for more.
+    fn place(&mut self, prefix: &str, parent: Option<String>, is_stem: bool) -> RawPlace {
+        let siblings = || self.raw.range(format!("{prefix}.")..format!("{prefix}/"));
+        let is_free = |(name, slot): &(&String, &RawSlot)| !slot.is_busy && Some(*name) != parent.as_ref();
+        let oldest = siblings().filter(is_free).min_by_key(|(_, slot)| slot.used);
+        let oldest = oldest.filter(|_| siblings().count() >= MAX_RAW).map(|(name, _)| name.clone());
+        let mut names = (0_usize..).map(|n| format!("{prefix}.{n}"));
+        let replaces = oldest.is_some();
+        let name = oldest.or_else(|| names.find(|name| !self.raw.contains_key(name))).unwrap_or_default();
+        self.raw.remove(&name);
+        self.occupy(&name, is_stem);
+        if let Some(slot) = parent.as_ref().and_then(|parent| self.raw.get_mut(parent)) {
+            slot.used = self.time;
+        }
+        RawPlace { name, parent, replaces }
+    }
+
+    fn occupy(&mut self, name: &str, is_stem: bool) {
+        let slot = self.raw.entry(name.to_owned()).or_default();
+        (slot.is_busy, slot.is_stem, slot.used) = (true, is_stem, self.time);
+    }
+
     fn find(&self, prefix: &str, dialogue: &Dialogue) -> FoundSlot {
         let siblings = || self.slots.range(format!("{prefix}.")..format!("{prefix}/"));
         let common = |slot: &MemorySlot| slot.common(&dialogue.chain);
@@ -354,9 +393,9 @@ impl Drop for Claim<'_> {
 }
 
 impl RawClaim<'_> {
-    /// Records that the memory now contains these ids.
-    pub(super) fn push_ids(&mut self, ids: Vec<u32>) {
-        if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
+    /// Records that a memory now contains these ids.
+    pub(super) fn push_ids(&self, place: &RawPlace, ids: Vec<u32>) {
+        if let Some(slot) = self.sessions.lock().raw.get_mut(&place.name) {
             slot.ids = ids;
         }
     }
@@ -364,8 +403,11 @@ impl RawClaim<'_> {
 
 impl Drop for RawClaim<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
-            slot.is_busy = false;
+        let mut inner = self.sessions.lock();
+        for place in self.stem.iter().map(|(stem, _)| stem).chain([&self.own]) {
+            if let Some(slot) = inner.raw.get_mut(&place.name) {
+                slot.is_busy = false;
+            }
         }
     }
 }

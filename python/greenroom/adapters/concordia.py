@@ -17,13 +17,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from concordia.language_model import language_model
 from numpy.typing import NDArray
 
-from greenroom.adapters._memories import Begun, Memories, Usage
 from greenroom.adapters._shared import opened
 from greenroom.engine import Engine, Model
 from greenroom.errors import EngineError
@@ -37,6 +37,23 @@ SYSTEM = (
 )
 # Separates what comes before a prompt in the chat template from what comes after it.
 _MARK = "\u241e"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What all calls have cost together.
+
+    Attributes:
+        calls: Number of calls.
+        read: Tokens of their prompts.
+        reused: Those of them that were not computed, since an earlier prompt began with them.
+        generated: Tokens of replies.
+    """
+
+    calls: int = 0
+    read: int = 0
+    reused: int = 0
+    generated: int = 0
 
 
 class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its base has no types
@@ -77,12 +94,12 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         self._seed, self._lock = seed, threading.Lock()
         self._asked_before: dict[str, int] = {}
         self._before, self._after = self._around(system) if form == "chat" else ([], [])
-        self._memories = Memories(self.engine)
+        self._usage = Usage()
 
     @property
     def usage(self) -> Usage:
         """What all calls have cost so far."""
-        return self._memories.usage
+        return self._usage
 
     def sample_text(
         self,
@@ -136,8 +153,8 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         among = list(responses)
         if not among or len(set(among)) != len(among):
             raise ValueError(f"found the responses {among}; expected one or more, each once")
-        settings = {"options": among, "temperature": self._choice_temperature}
-        drawn = self._asked(prompt, settings, seed, 0)["choice"]
+        settings = {"guided_choice": among, "temperature": self._choice_temperature}
+        drawn = self._asked(prompt, settings, seed, 0)["greenroom"]["choice"]
         index: int = drawn["chosen"]
         # What can't be said has no logarithm in JSON.
         logprobs = [-math.inf if value is None else float(value) for value in drawn["logprobs"]]
@@ -151,18 +168,29 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         return index, among[index], info
 
     def _asked(self, prompt: str, settings: dict[str, Any], seed: int | None, timeout: float) -> dict[str, Any]:
-        """A completion, as the engine describes it."""
-        ids = self._ids(prompt)
-        given = {"seed": self._drawn(prompt) if seed is None else seed % 2**64, **settings}
-        begun = Begun()
-        timer = threading.Timer(timeout, begun.cancel) if timeout > 0 else None
+        """A completion, as the server describes it."""
+        request = {
+            "prompt": self._ids(prompt),
+            "seed": self._drawn(prompt) if seed is None else seed % 2**64,
+            "prompt_cache_key": "concordia",
+            "greenroom": True,
+            **{name: value for name, value in settings.items() if value is not None},
+        }
+        requested = self.engine.request("/v1/completions", request)
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            requested.cancel()
+
+        timer = threading.Timer(timeout, stop) if timeout > 0 else None
         if timer is not None:
             timer.daemon = True
             timer.start()
         try:
-            return self._memories.reply(ids, given, begun)
+            answer = requested.result()
         except EngineError as error:
-            if begun.cancelled:
+            if late.is_set():
                 raise TimeoutError(
                     f"the reply took longer than {timeout:g} seconds; give a longer `timeout`, or fewer `max_tokens`"
                 ) from error
@@ -170,6 +198,17 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         finally:
             if timer is not None:
                 timer.cancel()
+        used = answer["usage"]
+        with self._lock:
+            before = self._usage
+            self._usage = Usage(
+                before.calls + 1,
+                before.read + used["prompt_tokens"],
+                before.reused + used["prompt_tokens_details"]["cached_tokens"],
+                before.generated + used["completion_tokens"],
+            )
+        choice: dict[str, Any] = answer["choices"][0]
+        return choice
 
     def _drawn(self, prompt: str) -> int:
         """The seed of a call without one: it depends on the prompt and on how often it was asked, so calls at once may

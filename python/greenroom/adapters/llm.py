@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,8 @@ from llm.models import EmbeddingModel
 from llm.parts import Message, StreamEvent, TextPart, ToolCallPart, ToolResultPart
 from pydantic import Field
 
-from greenroom import _greenroom
 from greenroom.adapters._shared import opened
-from greenroom.engine import Engine, Model
+from greenroom.engine import Engine, Model, models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,18 +231,8 @@ def names() -> list[str]:
     """Models on this machine, as `greenroom models` lists them, and those that `GREENROOM_MODELS` names (separated like
     a path)."""
     named = [one for one in os.environ.get(_ENVIRONMENT, "").split(os.pathsep) if one]
-    return list(dict.fromkeys(["understudy", *_listed(_greenroom.call(["models"])["out"]), *named]))
-
-
-def _listed(text: str) -> list[str]:
-    """The names of the table that are of supported models."""
-    rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
-    head = next((row for row in rows if row[:2] == ["model", "source"]), None)
-    if head is None or "supported" not in head:
-        return []
-    at = head.index("supported")
-    below = rows[rows.index(head) + 1 :]
-    return [row[0] for row in below if len(row) > at and row[at] == "yes"]
+    listed = [one["name"] for one in models() if one["refusal"] is None]
+    return list(dict.fromkeys(["understudy", *listed, *named]))
 
 
 def _aliases(name: str) -> tuple[str, ...]:

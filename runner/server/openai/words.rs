@@ -84,6 +84,7 @@ pub(in super::super) fn explained(answer: &CompletedReply) -> Value {
             "held": place.held,
             "asked": place.asked,
         })),
+        "choice": answer.completion.choice,
         "seed": answer.seed,
         "digest": answer.completion.digest,
         "ttft_ms": cost.ttft_ms,
