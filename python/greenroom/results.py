@@ -115,6 +115,14 @@ class _Folder:
         self._tables: dict[str, Table] | None = None
 
     @property
+    def _shown(self) -> str:
+        """The folder as it is printed: below the current folder without the path to that."""
+        try:
+            return str(self.folder.relative_to(Path.cwd()))
+        except (ValueError, OSError):
+            return str(self.folder)
+
+    @property
     def tables(self) -> dict[str, Table]:
         """Tables by their names (docs/experiments.md), for pandas, polars and DuckDB (see `greenroom.Table`)."""
         if self._tables is None:
@@ -307,7 +315,7 @@ class Run(_Folder):
     def __repr__(self) -> str:
         state = f"{len(self.lines)} turns" if self.complete else f"{len(self.lines)} turns so far"
         outcomes = "".join(f", {name}={value!r}" for name, value in self.outcomes.items())
-        return f"<run {str(self.folder)!r}: {state}{outcomes}>"
+        return f"<run {self._shown!r}: {state}{outcomes}>"
 
     def dialogue(self) -> str:
         """What was said, turn by turn."""
@@ -354,4 +362,4 @@ class Experiment(_Folder):
         return [Run(self.folder / str(name)) for name in self.tables["runs"].to_dict()["run"]]
 
     def __repr__(self) -> str:
-        return f"<experiment {str(self.folder)!r}: {len(self.tables['runs'])} runs>"
+        return f"<experiment {self._shown!r}: {len(self.tables['runs'])} runs>"
