@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod future;
 pub mod lookup;
 pub mod outcome;
 pub mod prompt;

@@ -9,6 +9,7 @@ mod human;
 mod scripted;
 mod strategy;
 
+pub use crate::future::BoxFuture;
 pub use engine::{call_room, conversation};
 pub use given::given;
 pub use greenroom_engine::cache::Traffic;
@@ -22,13 +23,8 @@ use crate::thoughts::speech_of;
 use crate::tools::ToolOffer;
 use crate::transcript::{CallRecord, ModelRecord, Rejected, TurnRecord};
 use greenroom_scenario::{Form, Hints, Recalled, Strategy};
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
-
-/// A future that may move between threads.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Receives the progress of a turn.
 pub type Sink = Box<dyn Fn(Progress) + Send + Sync>;

@@ -1,7 +1,7 @@
 //! Tools that are functions of the program that plays the scenario.
 
 use super::CallOutcome;
-use crate::backend::BoxFuture;
+use crate::future::BoxFuture;
 use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;

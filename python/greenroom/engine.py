@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from greenroom import _greenroom, html
 from greenroom.agent import Agent, Ranked, TokenScore, read_ranked
+from greenroom.errors import EngineError
 from greenroom.functions import Tool, tool
 from greenroom.requests import Requested
 
@@ -109,6 +110,20 @@ class Engine:
             found = cls(spec)
         cls._latest = found
         return found
+
+    @classmethod
+    def holding(cls, identity: str) -> Engine | None:
+        """An engine of this process that has opened the model of this identity."""
+        for (process, _), engine in list(cls._open.items()):
+            if process == os.getpid() and not engine._closed and engine._identity() == identity:
+                return engine
+        return None
+
+    def _identity(self) -> str | None:
+        try:
+            return str(self.info["identity"])
+        except EngineError:  # an engine elsewhere
+            return None
 
     @property
     def model(self) -> Model:

@@ -119,6 +119,18 @@ def _checked(done: dict[str, Any]) -> str:
     return str(done["out"].strip().splitlines()[-1])
 
 
+def _played(done: dict[str, Any]) -> Run:
+    """The run that was played.
+
+    Raises:
+        RunError: It failed, or was stopped before it began.
+    """
+    folder = Path(_checked(done)).parent
+    if not (folder / "transcript.jsonl").is_file():
+        raise RunError("the run was stopped before it began, so nothing is recorded", done["exit"])
+    return Run(folder)
+
+
 def _shown(watch: Watch) -> Callable[[Event], None] | None:
     """Who watches: in a notebook a live view, unless it is turned off."""
     if callable(watch):
@@ -143,7 +155,7 @@ def played(
     flags = [*flags, *named, *(["--allow-tools"] if allow_tools else [])]
     flags += [] if "--quiet" in flags else ["--quiet"]
     host = _Host(players or {}, tools, _shown(watch))
-    return Run(Path(_checked(host.call(flags, engine))).parent)
+    return _played(host.call(flags, engine))
 
 
 def run(
@@ -412,7 +424,7 @@ def _prepared(
         finally:
             if isinstance(shown, Live):
                 shown.close()
-        run = Run(Path(_checked(done)).parent)
+        run = _played(done)
         if scoring and run.complete:
             run.score(*scoring)
         return run

@@ -293,7 +293,20 @@ class Run(_Folder):
         flags += [one for name, value in (set or {}).items() for one in ("--set", f"{name}={json.dumps(value)}")]
         if out is not None:
             flags += ["--out", out]
-        return played(flags, model=model, **playing)
+        return played(flags, model=self._engine() if model is None else model, **playing)
+
+    def _engine(self) -> Engine | str | None:
+        """The model that played it: an open engine, else its name in the trace."""
+        from greenroom.engine import Engine
+
+        if found := Engine.holding(self.header["model"]["identity"]):
+            return found
+        try:
+            with (self.folder / "trace.jsonl").open(encoding="utf-8") as trace:
+                name: str = json.loads(trace.readline())["model"]
+                return name
+        except (OSError, ValueError, LookupError):
+            return None
 
     def score(self, *scorers: Callable[[Run], Any]) -> dict[str, Any]:
         """Scores the run, and stores the scores beside its transcript.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from conftest import SCENARIOS, TALK
+from conftest import ROOT, SCENARIOS, TALK
 
 import greenroom as gr
 
@@ -210,6 +211,16 @@ def test_forks_share_what_came_before(dilemma: Path) -> None:
     assert fork.header["forked"]["at"]
     with pytest.raises(gr.GreenroomError, match="nobody"):
         run.fork(at="nobody/1/x")
+
+
+def test_a_fork_is_played_by_the_model_of_its_run(talk: gr.Scenario, tmp_path: Path) -> None:
+    copy = shutil.copy(ROOT / "models" / "understudy.gguf", tmp_path / "copy.gguf")
+    with gr.Engine(copy, threads=1) as engine:
+        run = gr.run(talk, engine, max_tokens=4)
+        assert run.fork(at="vote/1/ann", seed=3).complete
+    gr.Engine.of(None)
+    assert run.fork(at="vote/1/ann", seed=4).complete
+    assert Path(gr.Engine._latest.model.name) == copy
 
 
 def test_events_are_seen_and_a_run_is_controlled(talk: gr.Scenario) -> None:

@@ -17,6 +17,7 @@ macro_rules! eprintln {
 }
 
 mod cache;
+mod call;
 mod casting;
 mod check;
 mod claimed;
@@ -50,7 +51,8 @@ mod serve;
 mod stop;
 mod watch;
 
-pub use host::{Called, EventSink, Host, Opened, RunSink, call, open};
+pub use call::{Called, Opened, call, open};
+pub use host::{EventSink, Host, RunSink};
 
 use crate::backend::{CacheKey, ObjectsAddress};
 use crate::diagnostic::Severity;

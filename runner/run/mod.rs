@@ -139,8 +139,8 @@ pub async fn perform(
     tokio::pin!(stop);
     let toolbox = tokio::select! {
         biased;
-        () = &mut stop => return Ok(not_begun(folder, &plan)),
         toolbox = open_tools(scenario, options) => toolbox?,
+        () = &mut stop => return Ok(not_begun(folder, &plan)),
     };
     let toolbox = Arc::new(toolbox);
     let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, toolbox.clone())?;

@@ -400,7 +400,8 @@ impl EngineTurn<'_> {
     /// Reads the prompt of a request, and nothing else.
     async fn read(&self, request: Request) -> Result<Usage, Refusal> {
         let Request { session, parent, retention, prompt, next_use, meter, .. } = request;
-        let request = Request { parent, retention, next_use, meter, max_tokens: 0, ..Request::new(session, prompt) };
+        let request =
+            Request { parent, retention, next_use, meter, max_tokens: 0, ..Request::new(session, prompt) };
         let mut turn = self.engine.submit(request)?;
         while let Some(event) = turn.next().await {
             match event {

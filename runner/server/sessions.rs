@@ -202,7 +202,11 @@ impl Sessions {
         });
         if let Some(name) = goes_on.map(|(name, _)| name.clone()) {
             inner.occupy(&name, false);
-            return RawClaim { sessions: self, own: RawPlace { name, parent: None, replaces: false }, stem: None };
+            return RawClaim {
+                sessions: self,
+                own: RawPlace { name, parent: None, replaces: false },
+                stem: None,
+            };
         }
         let longest = siblings().map(|(_, slot)| common(slot)).max().unwrap_or_default();
         let mut parent = parent.map(|(name, _)| name.clone());

@@ -140,10 +140,15 @@ fn models_on_this_machine_are_listed_with_what_is_wrong_with_some() {
 
     let output = greenroom(&stage, &["models", "--json"]).output().unwrap();
     let listed: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let named = |name: &str| listed.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name}: {listed:?}"));
+    let named = |name: &str| {
+        listed.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name}: {listed:?}"))
+    };
     let tiny = named("ollama:tiny:latest");
     assert_eq!((&tiny["family"], &tiny["refusal"]), (&json!("qwen2"), &Value::Null));
-    assert!(Path::new(tiny["file"].as_str().unwrap()).is_file() && tiny["bytes"].as_u64().unwrap() > 0, "{tiny}");
+    assert!(
+        Path::new(tiny["file"].as_str().unwrap()).is_file() && tiny["bytes"].as_u64().unwrap() > 0,
+        "{tiny}"
+    );
     assert!(named("ollama:strange:latest")["refusal"].as_str().unwrap().contains("gemma3n"));
     let hostile = named("ollama:hostile:latest");
     assert!(hostile["refusal"].is_string() && hostile["file"].is_null(), "{hostile}");
