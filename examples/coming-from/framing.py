@@ -13,4 +13,4 @@ for row in study.figures.rows():
         print(f"{row['frame']}: {row['value']:.0%} agree, 95 % interval {row['low']:.0%} to {row['high']:.0%}")
 for one in study.differences:
     if one["figure"] == "outcome agrees":
-        print(f"difference {one['difference']:+.0%}, from {one['low']:+.0%} to {one['high']:+.0%}, p = {one['p']}")
+        print(f"difference {one['difference']:+.0%}, from {one['low']:+.0%} to {one['high']:+.0%}, {one['pairs']} pairs")

@@ -20,7 +20,7 @@ __all__ = ["Agent", "Choice", "Memory", "Pending", "Ranked", "Reply", "TokenScor
 
 T = TypeVar("T")
 
-# Most calls of tools in one turn.
+# Maximum number of tool calls in one turn.
 MAX_CALLS = 4
 # The settings of `Agent.say` that are sampling settings of the engine.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "reasoning", "reasoning_budget")
@@ -31,7 +31,7 @@ class Usage:
     """What a turn cost.
 
     Attributes:
-        kind: How the prompt related to what the agent had read: `cold` (nothing read), `extend` (all of it goes on),
+        kind: How the prompt related to what the agent had read: `cold` (nothing was read), `extend` (it continues all of that),
             `exact`, `prefix` or `diverge`.
         source: Where the memory was: `memory`, `disk` or `none`.
         reused: Tokens of the prompt that were not computed.
@@ -41,7 +41,7 @@ class Usage:
         ttft_ms: Milliseconds to the first token.
         total_ms: Milliseconds to the last one.
         memory_bytes: Bytes of the agent's memory.
-        reason: Why not more was reused, if that is not plain.
+        reason: Why no more was reused, if that is not obvious.
     """
 
     kind: str
@@ -68,12 +68,13 @@ class Reply:
 
     Attributes:
         text: What was said.
-        thought: What was thought before, if the model reasons.
-        parsed: With a `schema`, the value that the text is: a dict or a list, or the pydantic model.
+        thought: The model's reasoning before the reply, if it reasons.
+        parsed: With a `schema`, the reply as a value: an instance of the pydantic model, dataclass or enumeration, else JSON
+            data; `None` if the reply was cut before its end.
         stop: Why it ended: `end_of_turn`, `stop_string`, `length` or `sentence`.
         tokens: Its token ids, thoughts included.
-        logprobs: With `logprobs`, each token of the text: `text`, `logprob`, and the likeliest others in `top`.
-        calls: Tools that were called: `tool`, `arguments`, `result`, `failed`.
+        logprobs: With `logprobs`, each token of the text: `text`, `logprob`, and the likeliest alternatives in `top`.
+        calls: Calls of tools: `tool`, `arguments`, `result`, `failed`.
         usage: What it cost.
     """
 
@@ -100,9 +101,9 @@ class Choice:
 
     Attributes:
         option: The option that was chosen.
-        index: Its place among the options.
+        index: Its position among the options, from 0.
         logprobs: The log-probability of each option, at temperature 1 (natural logarithm).
-        mass: The probability of any of the options, among all that the model might have said.
+        mass: The total probability of the options among all that the model might have said.
         usage: What it cost.
     """
 
@@ -160,7 +161,7 @@ class Memory:
         kind: How the latest prompt related to it (see `Usage.kind`).
         source: Where it was: `memory`, `disk` or `none`.
         reused: Tokens of the latest prompt that were not computed.
-        reason: Why not more was reused, if that is not plain.
+        reason: Why no more was reused, if that is not obvious.
     """
 
     tokens: int
@@ -186,14 +187,15 @@ def read_ranked(text: str) -> list[Ranked]:
 
 
 class Pending(Generic[T]):
-    """A turn that has begun. One object for every way of waiting for it:
+    """A turn that has begun. There are several ways to wait for it:
 
         reply = await pending            # in a coroutine or a notebook
         reply = pending.result()         # anywhere else
         async for piece in pending: …    # piece by piece, then `await pending`
         for piece in pending: …          # piece by piece, then `pending.result()`
 
-    If it is cancelled, or dropped before its end, the turn is taken back: the agent has neither read nor said it.
+    If it is cancelled, or nothing refers to it any more before its end, the turn is taken back: the agent has neither
+    read nor said anything.
     """
 
     def __init__(
@@ -275,7 +277,7 @@ class Pending(Generic[T]):
         return self._tools[call["tool"]]
 
     def result(self) -> T:
-        """The result, waited for."""
+        """Waits for the result."""
         for _ in self:
             pass
         return self._given()
@@ -295,7 +297,7 @@ class Pending(Generic[T]):
         return self._awaited().__await__()
 
     def cancel(self) -> None:
-        """Takes the turn back."""
+        """Cancels the turn: the agent has neither read nor said anything."""
         self._failed(_taken_back())
 
     def __repr__(self) -> str:
@@ -305,8 +307,8 @@ class Pending(Generic[T]):
 
 
 class Agent:
-    """An agent with a memory of its own, made by `Engine.agent`. Its turns follow each other; those of different
-    agents are computed together."""
+    """An agent with a memory of its own, made by `Engine.agent`. Its turns are computed one after another; those of
+    different agents are computed together."""
 
     def __init__(
         self,
@@ -357,17 +359,17 @@ class Agent:
             schema: The form of the reply: a JSON Schema, a pydantic model, or a type such as `list[int]`.
             regex: The form of the reply as a regular expression.
             lark: The form of the reply as a Lark grammar.
-            max_tokens: Most tokens of the reply; 256 by default.
+            max_tokens: Maximum number of tokens of the reply; 256 by default.
             temperature: 0 is greedy; by default what the model suggests, else 0.7.
             top_p: Sample from the smallest set of tokens that reaches this probability.
             top_k: Sample from this many of the likeliest tokens; 0: from all.
             min_p: Sample no tokens less likely than this share of the likeliest one.
             repetition_penalty: Divides the logits of tokens already used in the reply; 1 is off.
             reasoning: `none` (the default), `low`, `medium` or `high`, if the model can reason.
-            reasoning_budget: Most tokens of reasoning.
-            seed: Seed of the agent's random numbers; each turn has its own.
+            reasoning_budget: Maximum number of tokens of reasoning.
+            seed: Seed of the agent's random numbers; each turn derives its own from it.
             stop: Texts at which the reply ends.
-            logprobs: Also give the log-probabilities of its tokens, and of this many others at each place (at most 20).
+            logprobs: Also return the log-probabilities of its tokens, and of this many alternatives at each (at most 20).
 
         Raises:
             EngineError: When it is waited for: the memory is full, a grammar is wrong, ….

@@ -1,4 +1,4 @@
-"""Models, and the engines that they are opened in."""
+"""Models, and the engines that run them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["Engine", "Model", "models"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and how it is to be run: the flags of `greenroom run` of the same names.
+    """A model and its settings, which are the flags of `greenroom run` of the same names.
 
     Args:
         name: `understudy` (the bundled model), the path of a GGUF, a name of `greenroom pull`, `ollama:NAME[:TAG]`,
-            `lmstudio:NAME`, `llama.cpp:NAME`, `hf:OWNER/REPO/FILE.gguf`, or the address of an engine elsewhere.
+            `lmstudio:NAME`, `llama.cpp:NAME`, `hf:OWNER/REPO/FILE.gguf`, or the address of a remote engine.
         device: `cpu`, `gpu`, `gpu:NAME` or `auto`.
         kv: Formats of cached keys and values: `auto`, `q4`, `q8`, `f16`, ….
-        threads: Threads of the processor; by default all cores.
+        threads: CPU threads; by default all cores.
         cache_dir: The folder of memories, or an object store; by default the user's cache folder.
         cache_memory: Bytes that memories may take in RAM, as a number or e.g. `2G`.
         cache_disk: Bytes that memories may take on disk, or `unlimited`.
-        draft: A smaller model of the same vocabulary that guesses what this one says.
+        draft: A smaller model with the same vocabulary, for speculative decoding; the replies stay the same.
         adopt: Use memories that another device computed.
-        allow_remote: Let scenarios name engines elsewhere, to which agents' texts are then sent.
+        allow_remote: Let scenarios name remote engines, to which agents' texts are then sent.
     """
 
     name: str | os.PathLike[str] = "understudy"
@@ -71,10 +71,10 @@ def models() -> list[dict[str, Any]]:
 
 
 class Engine:
-    """A model that is open, with the memories of its agents.
+    """An open model, with the memories of its agents.
 
-    Opening takes as long as the model takes to load; keep the engine. What agents read and say is stored, so that
-    the next process goes on where this one ended.
+    Opening an engine loads the model, so keep it. What agents read and say is stored, and another process can continue
+    from there.
 
     Raises:
         ModelError: The model can't be found or opened, or a setting is wrong.
@@ -132,7 +132,7 @@ class Engine:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What is known of the model: `name`, `family`, `identity` (a hash), `n_params`, `n_layers`, `n_vocab`,
+        """Facts about the model: `name`, `family`, `identity` (a hash), `n_params`, `n_layers`, `n_vocab`,
         `context_length` (tokens), `kv` (the cache's formats), `numerics`, `file_bytes`, and suggested `sampling`."""
         if not self._info:
             self._info = json.loads(self.native.info())
@@ -154,10 +154,10 @@ class Engine:
         Args:
             name: Its name.
             system: Its system prompt.
-            run: What its memory belongs to: agents of one name in two runs are two agents.
+            run: The run to which its memory belongs. Agents with the same name in two runs are two agents.
             tools: Functions that it may call (see `greenroom.tool`).
-            replace: Replace a stored memory of this name that says otherwise. Without this its first turn is refused
-                then; `resume` continues that memory.
+            replace: Replace a stored memory of this name. Without this, the first turn is refused if it would overwrite
+                another conversation; `resume` continues that one.
             seed: Seed of its random numbers.
             settings: Settings of all its replies, as `Agent.say` has them.
         """
@@ -169,7 +169,7 @@ class Engine:
     def resume(
         self, name: str, *, run: str = "python", tools: Sequence[Tool | Any] = (), seed: int = 0, **settings: Any
     ) -> Agent:
-        """The agent whose memory is stored, with all that it has read and said.
+        """Continues an agent whose memory is stored, with everything that it has read and said.
 
         Raises:
             EngineError: There is no such memory (`kind` is `notfound`), or another model computed it.
@@ -179,8 +179,8 @@ class Engine:
         return Agent(native, self, name, run, own, seed, settings)
 
     def request(self, path: str, body: Mapping[str, Any] | None = None, method: str = "POST") -> Requested:
-        """Answers a request of an API that `greenroom serve` speaks, in this process (docs/server.md): whole
-        conversations, of which only what is new is read.
+        """Answers a request to one of the APIs of `greenroom serve` in this process (docs/server.md). A request holds a
+        whole conversation, of which only what is new is read.
 
             engine.request("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}).result()
         """
@@ -199,7 +199,7 @@ class Engine:
         return self.native.embed(list(texts))
 
     def embed_async(self, texts: Sequence[str]) -> Awaitable[list[list[float]]]:
-        """`embed`, awaited."""
+        """Like `embed`, but to be awaited."""
         return self.native.embed_async(list(texts))
 
     def count(self, text: str) -> int:
@@ -220,8 +220,8 @@ class Engine:
         self.native.remove(run, name)
 
     def close(self) -> None:
-        """Closes the engine, also for its agents; what it stored stays. An engine to which nothing refers any more is
-        closed by itself."""
+        """Closes the engine and its agents; stored memories stay. An engine that nothing refers to any more is closed
+        automatically."""
         self.native.close()
         self._closed = True
         if Engine._latest is self:

@@ -1,4 +1,4 @@
-"""Functions of Python in a play: tools that agents call, players in an agent's place, scorers of a run."""
+"""Python functions that take part in runs: tools that agents call, players in the place of agents, scorers."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _object(hints: dict[str, Any], needed: list[str]) -> dict[str, Any]:
 
 
 def parsed(form: Any, text: str) -> Any:
-    """What a text says in this form: a pydantic model's instance, a dataclass's, or JSON data; `None` if the text was
-    cut before its end."""
+    """A text of this form as a value: an instance of the pydantic model, dataclass or enumeration, else JSON data; `None`
+    if the text was cut before its end."""
     if hasattr(form, "model_validate_json"):
         try:
             return form.model_validate_json(text)
@@ -105,8 +105,8 @@ def _why(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that agents may call. Calls are recorded with what they gave, so a replay needs no Python; an
-    exception is recorded as a failed call, whose reason the agent reads."""
+    """A function that agents may call. Calls are recorded with their results, so a replay needs no Python. An exception is
+    recorded as a failed call, whose message the agent reads."""
 
     function: Callable[..., Any]
     name: str
@@ -114,27 +114,27 @@ class Tool:
     arguments: dict[str, Any] = field(repr=False)
 
     def described(self) -> dict[str, Any]:
-        """As models are told of it."""
+        """The tool as it is described to models."""
         return {"name": self.name, "about": self.about, "arguments": self.arguments}
 
     def declared(self) -> dict[str, Any]:
-        """As a scenario declares it under `tools`."""
+        """The tool as a scenario declares it under `tools`."""
         return {"function": self.name, "about": self.about, "arguments": self.arguments}
 
     def result(self, arguments: dict[str, Any]) -> str:
-        """What a call gives, as agents read it."""
+        """The result of a call, as agents read it."""
         result = self.function(**arguments)
         return _text(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
     def called(self, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """What a call gives, and whether it failed."""
+        """The result of a call, and whether it failed."""
         try:
             return self.result(arguments), False
         except Exception as error:  # whatever it is, the agent is told
             return _why(error), True
 
     async def called_async(self, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The same, awaited; what is no coroutine is called on another thread."""
+        """The same as a coroutine; a function that is not `async` is called on another thread."""
         try:
             if inspect.iscoroutinefunction(self.function):
                 return _text(await self.function(**arguments)), False
@@ -147,7 +147,7 @@ class Tool:
 
 
 def tool(function: Callable[..., Any]) -> Tool:
-    """A function as a tool: its name, the first paragraph of its docstring, and a JSON Schema of its type hints.
+    """Makes a function a tool, described by its name, the first paragraph of its docstring and its type hints.
 
         @gr.tool
         def weather(town: str, day: Literal["today", "tomorrow"] = "today") -> str:
@@ -155,7 +155,7 @@ def tool(function: Callable[..., Any]) -> Tool:
             return …
 
     Raises:
-        TypeError: It has no docstring, or an argument has no type hint that has a schema.
+        TypeError: It has no docstring, or an argument has no type hint for which there is a JSON Schema.
     """
     name = function.__name__
     about = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
@@ -185,8 +185,8 @@ class View:
         system: The agent's system prompt.
         heard: What the agent hears before this turn.
         past: What it heard and said in earlier turns, oldest first.
-        options: The options of a choice; empty: any text is a reply.
-        form: The form that a reply must have, as text.
+        options: The options of a choice; empty if any text is a reply.
+        form: The form that the reply must have, as text; `None` if any will do.
     """
 
     agent: str
@@ -207,8 +207,8 @@ class View:
 
 @dataclass(frozen=True)
 class Player:
-    """A function in an agent's place. The agent is `strategy: human` in the scenario; replies are recorded like a
-    human's, so a replay needs no Python."""
+    """A function in the place of an agent, which has `strategy: human` in the scenario. Replies are recorded like a human's,
+    so a replay needs no Python."""
 
     function: Callable[[View], Any]
 
@@ -226,7 +226,8 @@ class Player:
 
 
 def player(function: Callable[[View], Any]) -> Player:
-    """A function in an agent's place: it gets a `View`, and returns the reply (or a coroutine of it).
+    """Makes a function a player, which takes the place of an agent. It gets a `View` and returns the reply, and may be
+    `async def`.
 
         @gr.player
         def tit_for_tat(view: gr.View) -> str:
@@ -237,8 +238,8 @@ def player(function: Callable[[View], Any]) -> Player:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A function that scores a complete run. Its score is stored beside the transcript, and counted in figures as an
-    outcome of its name."""
+    """A function that scores a complete run. The score is stored beside the transcript, and figures treat it as an outcome
+    of this name."""
 
     function: Callable[[Run], float | int | bool | str | None]
 
@@ -252,7 +253,7 @@ class Scorer:
 
 
 def scorer(function: Callable[[Run], float | int | bool | str | None]) -> Scorer:
-    """A function that scores a complete run with a number, a truth value or a text.
+    """Makes a function a scorer of complete runs. It returns a number, a boolean or a string; `None` is no value.
 
         @gr.scorer
         def words(run: gr.Run) -> int:

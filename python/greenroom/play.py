@@ -1,4 +1,4 @@
-"""Playing: one run, many, or one that goes on while the program does something else."""
+"""Playing scenarios: one run, many runs, or a run in the background."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _flags(
 
 
 class _Host:
-    """What Python brings to a call of the program: players, tools, and whoever watches."""
+    """What Python adds to a call of the program: players, tools, and a function that gets the events."""
 
     def __init__(
         self,
@@ -181,17 +181,18 @@ def run(
     Args:
         scenario: A `Scenario`, or what `Scenario.load` takes.
         model: An open `Engine`, a `Model`, or a model's name; by default the scenario's own, else the bundled one.
-        seed: The root of all turns' seeds.
+        seed: The seed from which all random numbers of the run are derived.
         set: Other values of variables.
         case: One of the scenario's cases, by name or number.
         out: The folder for the results; by default a new one, `runs/ID-N`.
-        resume: Go on with the interrupted run in `out`.
-        continues: Begin with the memories of this run.
-        players: Functions in the place of agents that are `strategy: human`, by their keys (see `greenroom.player`).
-        tools: Functions that the scenario has as tools (`function: NAME`; see `greenroom.tool`).
+        resume: Continue the interrupted run in `out`.
+        continues: Begin with the agents' memories of this run.
+        players: Functions that play agents with `strategy: human`, by the agents' keys (see `greenroom.player`).
+        tools: Functions that the scenario lists as tools (`function: NAME`; see `greenroom.tool`).
         scorers: Functions that score the run (see `greenroom.scorer`).
-        watch: Called with each `Event`; `True` shows the run in a notebook, which is the default there; `False` does not.
-        cold: Forget everything before each turn, to see what memory saves.
+        watch: A function that is called with each `Event`. `True` shows the run below a notebook's cell, which is the
+            default there; `False` does not.
+        cold: Compute every prompt from scratch, to see what memory saves.
         allow_tools: Let agents call the programs and servers that the scenario declares.
         sampling: `max_tokens`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`: they override the
             scenario's.
@@ -199,8 +200,8 @@ def run(
     Raises:
         ScenarioError: The scenario has errors.
         ModelError: The model can't be opened.
-        RunError: A turn failed. What was recorded is kept, and `resume=True` goes on.
-        KeyboardInterrupt: After Ctrl-C; likewise.
+        RunError: A turn failed. What was recorded is kept, and `resume=True` continues the run.
+        KeyboardInterrupt: Ctrl-C was pressed; likewise.
     """
     return _prepared(
         scenario,
@@ -222,9 +223,8 @@ def run(
 
 
 class Playing:
-    """A run that goes on in the background. It can be awaited, or waited for with `result()`; iterating over it, or
-    over it with `async for`, gives its events. If what awaits it is cancelled, the run stops: what is on record is
-    kept."""
+    """A run in the background. It can be awaited, or waited for with `result()`; `for` and `async for` yield its events.
+    If the task that awaits it is cancelled, the run stops, and what was recorded is kept."""
 
     def __init__(self, play: Callable[[Callable[[Event], None]], Run], control: _greenroom.Control) -> None:
         self._play, self._control = play, control
@@ -235,7 +235,7 @@ class Playing:
         self._ended = threading.Event()
 
     def here(self) -> Run:
-        """Plays on this thread, where Ctrl-C ends it."""
+        """Plays in this thread, where Ctrl-C ends the run."""
         return self._play(lambda _: None)
 
     def begin(self) -> Playing:
@@ -256,26 +256,26 @@ class Playing:
         return self
 
     def pause(self) -> None:
-        """No further turn begins."""
+        """Lets no further turn begin."""
         self._control.pause()
 
     def resume(self) -> None:
-        """All turns may begin."""
+        """Lets turns begin again."""
         self._control.resume()
 
     def step(self) -> None:
-        """One more turn may begin, after which the run is paused."""
+        """Lets one more turn begin; then the run is paused."""
         self._control.step()
 
     def stop(self) -> None:
-        """The run ends as if it were interrupted."""
+        """Ends the run as an interruption would; it can be resumed."""
         self._control.stop()
 
     def answer(self, path: str, text: str) -> None:
-        """Answers in a human's place, when an event `asked` has asked for it.
+        """Answers in place of a human, after an event `asked`.
 
         Raises:
-            GreenroomError: Nobody is asked there now, or the text is no answer.
+            GreenroomError: Nobody is asked at this turn now, or the text is not a valid answer.
         """
         self._control.answer(path, text)
 
@@ -285,10 +285,10 @@ class Playing:
         return self._ended.is_set()
 
     def result(self, timeout: float | None = None) -> Run:
-        """The run, waited for at most `timeout` seconds.
+        """Waits for the run, at most `timeout` seconds.
 
         Raises:
-            TimeoutError: It goes on.
+            TimeoutError: It has not ended by then.
         """
         if not self._ended.wait(timeout):
             raise TimeoutError("the run goes on")
@@ -351,7 +351,7 @@ def start(
     allow_tools: bool = False,
     **sampling: Any,
 ) -> Playing:
-    """Plays a scenario in the background: `run`, but awaited, paused, stepped, stopped and answered.
+    """Plays a scenario in the background. It takes the arguments of `run`; see `Playing` for what can be done with it.
 
         playing = gr.start("gossip.yaml")
         async for event in playing:
@@ -433,7 +433,7 @@ def _prepared(
 
 
 def _seated(scenario: Scenario, players: Mapping[str, Any]) -> None:
-    """Refuses players of agents that are no seats."""
+    """Refuses players of agents that are not `strategy: human`."""
     for name in players:
         agent = scenario.agents.get(name)
         if agent is None:
@@ -466,23 +466,23 @@ def experiment(
     allow_tools: bool = False,
     **sampling: Any,
 ) -> Experiment:
-    """Plays a scenario many times, and pools figures with their 95 % intervals, as `greenroom run --repeat` does.
+    """Plays a scenario many times and computes figures with 95 % confidence intervals, as `greenroom run --repeat` does.
 
     Args:
         scenario: A `Scenario`, or what `Scenario.load` takes.
         models: A model as `run` has it, or the names of several, which are compared.
-        seeds: Runs of each condition and case: their number, or the range of their seeds.
-        sweep: Values of variables (or of `temperature`, `top_p`, …): all combinations are conditions.
-        cases: Values of variables, case by case; a scenario with `cases` of its own has them already.
-        jobs: Runs at once; the results do not depend on it.
-        by: Names by which conditions are grouped.
-        over: `agents`: each agent counts as an observation.
+        seeds: How many runs to play of each condition and case, or the range of their seeds.
+        sweep: Values of variables (or of `temperature`, `top_p`, …); each combination is a condition.
+        cases: Values of variables for each case; a scenario with `cases` of its own needs none.
+        jobs: Number of runs played at once; the results do not depend on it.
+        by: Variables, columns of the cases or choices by which the runs of each condition are grouped.
+        over: `agents` pools choices and payoffs over the agents of a phase.
         progress: Called with each run that has ended.
 
     Other arguments are those of `run`.
 
     Raises:
-        RunError: Runs failed; the others are kept, and `resume=True` goes on.
+        RunError: Runs failed; the others are kept, and `resume=True` continues the experiment.
     """
     own = Scenario.of(scenario)
     if cases is not None:

@@ -1,4 +1,4 @@
-"""What a run or an experiment left in its folder, and what can be asked of it."""
+"""Runs and experiments: results, tables, reports, replays and forks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Explanation(str):
 
 
 class Report(str):
-    """A page: the HTML, which loads nothing from elsewhere."""
+    """A page as HTML, which loads nothing from elsewhere."""
 
     path: Path | None = None
     """The file of the page."""
@@ -87,7 +87,7 @@ class Verdict:
     """What a replay found.
 
     Attributes:
-        passed: True if the recording is what its scenario gives now, and its assertions hold.
+        passed: True if the recording agrees with the current scenario, and its assertions hold.
         details: The verdicts as `greenroom replay --json` writes them.
         text: What `greenroom replay` prints.
     """
@@ -111,13 +111,16 @@ class _Folder:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).absolute()
-        """The folder with all that was recorded."""
+        """The folder with everything that was recorded."""
         self._tables: dict[str, Table] | None = None
 
-    def _place(self) -> str:
-        """The folder's path, from here if it is below."""
-        here = Path.cwd()
-        return str(self.folder.relative_to(here) if self.folder.is_relative_to(here) else self.folder)
+    @property
+    def _shown(self) -> str:
+        """The folder as it is printed: below the current folder without the path to that."""
+        try:
+            return str(self.folder.relative_to(Path.cwd()))
+        except (ValueError, OSError):
+            return str(self.folder)
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -143,7 +146,7 @@ class _Folder:
 
     @property
     def payoffs(self) -> Table:
-        """A row for what each round was worth to an agent."""
+        """A row for each round and agent: what the round was worth."""
         return self.tables["payoffs"]
 
     @property
@@ -159,7 +162,7 @@ class _Folder:
         return page
 
     def replay(self) -> Verdict:
-        """Compares the recordings with their scenarios, without a model. Nothing is played."""
+        """Compares the recordings with the current scenarios, without a model."""
         text = _greenroom.call(["replay", self.folder])
         if text["exit"] == 4 and not text["out"]:
             raise GreenroomError(said(text["err"]))
@@ -183,7 +186,7 @@ class Run(_Folder):
             raise GreenroomError(f"there is no run in {self.folder}: {self.transcript.name} is missing")
         records = [json.loads(line) for line in self.transcript.read_text(encoding="utf-8").splitlines()]
         self.header: dict[str, Any] = records[0]
-        """The first line of the transcript: what the run's text depends on."""
+        """The first line of the transcript: everything that the run depends on."""
         self.footer: dict[str, Any] | None = records[-1] if records[-1]["type"] == "footer" else None
         """The last line of the transcript: its results; `None` if the run did not end."""
         self.lines: list[dict[str, Any]] = [one for one in records if one["type"] == "turn"]
@@ -223,7 +226,7 @@ class Run(_Folder):
 
     @property
     def payoff(self) -> dict[str, float]:
-        """What the game was worth to each agent; empty without a payoff."""
+        """The total payoff of each agent; empty without a payoff."""
         return dict(self.footer["payoffs"]["totals"]) if self.footer and self.footer["payoffs"] else {}
 
     @property
@@ -267,16 +270,16 @@ class Run(_Folder):
         out: str | os.PathLike[str] | None = None,
         **playing: Any,
     ) -> Run:
-        """Plays on from a turn in another way; this run stays as it is, and what both share is not computed again.
+        """Continues from a turn in a different way. This run stays as it is, and what both share is not computed again.
 
         Args:
             at: The first turn or phase that is played again; by default the first that is changed.
             say: Texts that are said at these turns, e.g. `{"yard/1/marco": "I said nothing."}`.
-            tell: Texts that are read before these turns by all who hear it, or by one: `{"danny@yard/1/danny": "…"}`.
+            tell: Texts that the cast of these turns' phases reads before them, or one agent: `{"danny@yard/1/danny": "…"}`.
             set: Other values of variables.
             seed: Another seed.
             temperature: Another temperature.
-            model: The model; by default the one that it was played with.
+            model: The model; by default that of this run.
             out: The folder of the fork.
             playing: `players`, `tools`, `watch` and `allow_tools` of `greenroom.run`.
         """
@@ -325,7 +328,7 @@ class Run(_Folder):
     def __repr__(self) -> str:
         state = f"{len(self.lines)} turns" if self.complete else f"{len(self.lines)} turns so far"
         outcomes = "".join(f", {name}={value!r}" for name, value in self.outcomes.items())
-        return f"<run {self._place()!r}: {state}{outcomes}>"
+        return f"<run {self._shown!r}: {state}{outcomes}>"
 
     def dialogue(self) -> str:
         """What was said, turn by turn."""
@@ -348,20 +351,20 @@ class Experiment(_Folder):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All pooled figures with their 95 % intervals and comparisons, as docs/experiments.md describes them."""
+        """All pooled figures with 95 % confidence intervals and comparisons, as docs/experiments.md describes them."""
         summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
         return summary
 
     @property
     def figures(self) -> Table:
-        """A row for each figure of each condition: its value, and the ends of its 95 % interval."""
+        """A row for each figure of each condition, with its 95 % confidence interval (`low`, `high`)."""
         return self.tables["figures"]
 
     @property
     def differences(self) -> list[dict[str, Any]]:
         """Each figure of a condition that is compared with another one: `figure`, `condition`, `compared_with`,
-        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many more runs
-        or cases would show it). They are columns of `figures`, too."""
+        `pairs`, `difference`, its 95 % interval from `low` to `high`, `p`, `p_holm`, and `needed` (how many pairs
+        would show it in 80 of 100 experiments). `figures` has them as columns, too."""
         names = ("figure", "condition", "compared_with", "pairs", "difference", "low", "high", "p", "p_holm", "needed")
         found = [row for row in self.figures.rows() if row.get("difference") is not None]
         return [{one: row[f"difference_{one}" if one in ("low", "high") else one] for one in names} for row in found]
@@ -372,4 +375,4 @@ class Experiment(_Folder):
         return [Run(self.folder / str(name)) for name in self.tables["runs"].to_dict()["run"]]
 
     def __repr__(self) -> str:
-        return f"<experiment {self._place()!r}: {len(self.tables['runs'])} runs>"
+        return f"<experiment {self._shown!r}: {len(self.tables['runs'])} runs>"

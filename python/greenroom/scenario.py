@@ -1,4 +1,4 @@
-"""Scenarios: read from a file, a text or a dictionary, or built in code."""
+"""Scenarios: read from a file, a string or a dictionary, or built in code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlannedTurn:
 
 
 class Scenario:
-    """A scenario, checked. Built in code, it has the fields of the file (docs/reference.md):
+    """A checked scenario. Built in code, it has the fields of a file (docs/reference.md):
 
         gr.Scenario(
             id="hello",
@@ -37,7 +37,7 @@ class Scenario:
             phases=[{"name": "talk", "agents": ["ann", "ben"], "rounds": 2}],
         )
 
-    A tool may stand in an agent's `tools`, and a player in its `strategy`: `run` then finds them there.
+    An agent's `tools` may contain a `Tool`, and its `strategy` may be a `Player`; a run then uses them.
 
     Raises:
         ScenarioError: It has errors; all are listed, each with its place.
@@ -55,18 +55,18 @@ class Scenario:
         self._variables = dict(variables)
         self._native = _greenroom.Scenario(name, text, json.dumps(list(self._variables.items())))
         self.path: Path | None = Path(name) if text is None else None
-        """The file that it was read from; `None` for one of a text or built in code."""
+        """The file that it was read from; `None` if it was read from a string or built in code."""
         self._described: dict[str, Any] = json.loads(self._native.described())
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.tools: dict[str, Tool] = {}
-        """The tools that stood in it."""
+        """The tools that were given with it."""
         self.players: dict[str, Player] = {}
-        """The players that stood in it."""
+        """The players that were given with it."""
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | Mapping[str, Any], **variables: Any) -> Scenario:
-        """A scenario from a file, a text (with more than one line) or a dictionary, with other values of its
-        variables.
+        """Loads a scenario from a file, a string (with more than one line) or a dictionary. `variables` are other values
+        of its variables.
 
         Raises:
             ScenarioError: It has errors; all are listed, each with its place.
@@ -85,7 +85,7 @@ class Scenario:
 
     @classmethod
     def of(cls, source: Scenario | str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
-        """A scenario as it is, or loaded."""
+        """Returns a scenario as it is, and loads anything else."""
         return source if isinstance(source, Scenario) else cls.load(source)
 
     @property
@@ -101,7 +101,7 @@ class Scenario:
 
     @property
     def model(self) -> str | None:
-        """The model that it names for agents without one of their own, unless that is an engine elsewhere."""
+        """The model that it names for agents without one of their own, unless that is a remote engine."""
         model: str | None = self._described["model"]
         return model
 
@@ -117,17 +117,17 @@ class Scenario:
 
     @property
     def plan(self) -> list[PlannedTurn]:
-        """Its turns in the order of the plan; one that depends on a condition may not take place."""
+        """Its turns in the order of the plan; a turn with a condition may be skipped in a run."""
         return [PlannedTurn(**turn) for turn in self._described["turns"]]
 
     @property
     def plan_hash(self) -> str:
-        """blake3 of the plan: scenarios of one plan are played alike."""
+        """BLAKE3 hash of the plan."""
         return str(self._described["plan_hash"])
 
     @property
     def warnings(self) -> list[Diagnostic]:
-        """What is not wrong, but may not be meant."""
+        """What is valid, but may not be intended."""
         return read_diagnostics(self._native.warnings[0])
 
     def check(self) -> str:
@@ -135,7 +135,7 @@ class Scenario:
         return self._native.warnings[1]
 
     def to_yaml(self) -> str:
-        """The text of its file."""
+        """The scenario as YAML."""
         return self._native.text
 
     def with_variables(self, **variables: Any) -> Scenario:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,16 @@ def engine(tmp_path: Path) -> Iterator[gr.Engine]:
     """The bundled model, with memories of its own."""
     with gr.Engine("understudy", cache_dir=tmp_path / "memories", threads=2) as engine:
         yield engine
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of the bundled model."""
+    command = [sys.executable, "-m", "greenroom", "serve", "--listen", "127.0.0.1:0", "--cache-dir", str(tmp_path / "server")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().split()[2]
+        server.terminate()
 
 
 @pytest.fixture

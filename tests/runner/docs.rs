@@ -184,6 +184,11 @@ fn the_tutorial_is_true_word_by_word() {
     follow("experiments.md");
 }
 
+#[test]
+fn common_complaints_are_answered_as_the_page_shows() {
+    follow("why.md");
+}
+
 /// Anchors of a page, as GitHub makes them of its headings.
 fn anchors(page: &str) -> Vec<String> {
     let headings = page.lines().filter_map(|line| line.strip_prefix('#'));
@@ -256,6 +261,7 @@ fn every_yaml_of_the_pages_loads_and_plays() {
         "ci.md",
         "experiments.md",
         "engines.md",
+        "why.md",
     ] {
         let folder = tempfile::tempdir().unwrap();
         let text = page(name);

@@ -61,14 +61,14 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
 
     Args:
         model: An open `greenroom.Engine`, a `greenroom.Model`, or a model's name.
-        form: `chat`: a prompt is a user's message after `system`, for models that were trained on chats. `text`: a
+        form: `chat`: a prompt is sent as a user's message after `system`, for models trained on chats. `text`: a
             prompt is continued as it is, for base models.
         system: The system prompt of `form="chat"`.
-        max_tokens: Most tokens of any reply, whatever a component asks for.
+        max_tokens: Maximum number of tokens of any reply, whatever a component asks for.
         top_p: Sample from the smallest set of tokens that reaches this probability.
         top_k: Sample from this many of the likeliest tokens; 0: from all.
-        choice_temperature: 1 draws options as likely as the model finds them, 0 takes the likeliest.
-        seed: Replies to calls without a seed depend on this one and their number; `None`: they are random.
+        choice_temperature: 1 draws options with their probabilities, 0 takes the likeliest.
+        seed: Calls without a seed derive theirs from this one and from how often the prompt was asked; `None`: random.
 
     Raises:
         GreenroomError: The model can't be opened.
@@ -113,16 +113,16 @@ class LanguageModel(language_model.LanguageModel):  # type: ignore[misc]  # its 
         timeout: float = language_model.DEFAULT_TIMEOUT_SECONDS,
         seed: int | None = None,
     ) -> str:
-        """How the prompt goes on.
+        """Continues the prompt.
 
         Args:
             prompt: The text that is continued.
-            max_tokens: Most tokens of the reply; if the context has room for fewer, it is shorter.
+            max_tokens: Maximum number of tokens of the reply; it is shorter if the context has less room.
             terminators: The reply ends before any of these.
             temperature: 0 is greedy.
             top_p: Instead of the model's own.
             top_k: Instead of the model's own.
-            timeout: Seconds that it may take; 0 or less: as long as it takes.
+            timeout: Maximum number of seconds; 0 or less: no limit.
             seed: The same seed gives the same reply to the same prompt.
 
         Raises:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -259,13 +259,16 @@ def _choice(model: str, choice: Mapping[str, Any]) -> ChatCompletionChoice:
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     name, text = call["function"]["name"], call["function"]["arguments"]
+    given: dict[str, Any] = {}
+    error = None
     try:
-        arguments: Any = json.loads(text)
-        error = None if isinstance(arguments, dict) else f"found {text}; expected an object of arguments"
+        read: Any = json.loads(text)
+        if isinstance(read, dict):
+            given = cast("dict[str, Any]", read)
+        else:
+            error = f"found {text}; expected an object of arguments"
     except ValueError as wrong:
-        arguments = dict[str, Any]()
         error = f"the arguments of `{name}` are no JSON ({wrong}); found {text}"
-    given: dict[str, Any] = arguments if isinstance(arguments, dict) else {}
     return ToolCall(id=call["id"], function=name, arguments=given, parse_error=error)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import llm
 from llm.models import EmbeddingModel
@@ -33,7 +33,7 @@ _ENVIRONMENT = "GREENROOM_MODELS"
 class ReplyOptions(llm.Options):
     """Options of a reply: `-o temperature 0 -o seed 7`."""
 
-    max_tokens: int | None = Field(description="Most tokens of the reply; by default as many as fit", default=None)
+    max_tokens: int | None = Field(description="Maximum number of tokens of the reply; by default as many as fit", default=None)
     temperature: float | None = Field(description="0 is greedy; by default what the model suggests", ge=0, default=None)
     top_p: float | None = Field(
         description="Sample from the smallest set of tokens that reaches this probability", ge=0, le=1, default=None
@@ -77,7 +77,7 @@ class _Shared:
         if prompt.schema:
             given["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": prompt.schema}}
         functions: list[dict[str, Any]] = [
-            {"name": one.name, "description": one.description or "", "parameters": one.input_schema}
+            {"name": one.name, "description": one.description or "", "parameters": cast("dict[str, Any]", one.input_schema)}
             for one in prompt.tools
             if isinstance(one, llm.Tool)
         ]

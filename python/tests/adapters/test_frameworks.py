@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from .programs import EXAMPLES, Ran
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    """A server."""
-    command = [sys.executable, "-m", "greenroom", "serve", "--listen", "127.0.0.1:0", "--cache-dir", str(tmp_path / "server")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().split()[2]
-        server.terminate()
 
 
 @pytest.mark.parametrize(
