@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import concordia.prefabs.entity as entities
 import concordia.prefabs.game_master as game_masters
@@ -57,7 +58,7 @@ def main() -> concordia.LanguageModel:
     model = concordia.LanguageModel(MODEL, seed=7, max_tokens=40)
     master = {"scenes": scenes(), "action_to_scores": payoff, "scores_to_observation": sentence}
 
-    def instance(kind: str, role: prefab.Role, **params: object) -> prefab.InstanceConfig:
+    def instance(kind: str, role: prefab.Role, **params: Any) -> prefab.InstanceConfig:
         return prefab.InstanceConfig(prefab=kind, role=role, params=params)
 
     config = prefab.Config(

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import llm
 from llm.models import EmbeddingModel
@@ -76,10 +76,9 @@ class _Shared:
             given["guided_regex"] = prompt.options.regex
         if prompt.schema:
             given["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": prompt.schema}}
-        functions: list[dict[str, Any]] = [
-            {"name": one.name, "description": one.description or "", "parameters": cast("dict[str, Any]", one.input_schema)}
-            for one in prompt.tools
-            if isinstance(one, llm.Tool)
+        tools: list[Any] = [one for one in prompt.tools if isinstance(one, llm.Tool)]
+        functions = [
+            {"name": one.name, "description": one.description or "", "parameters": one.input_schema} for one in tools
         ]
         if functions:
             given["tools"] = [{"type": "function", "function": one} for one in functions]
