@@ -50,7 +50,7 @@ def speaker(name: str) -> Any:
         reply = model.invoke(heard)
         usage = reply.usage_metadata
         assert usage is not None
-        reused = usage["input_token_details"]["cache_read"]
+        reused = usage.get("input_token_details", {}).get("cache_read")
         print(f"{name} (reused {reused} of {usage['input_tokens']} tokens): {reply.text}")
         return {"said": [(name, reply.text)]}
 
