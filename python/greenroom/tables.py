@@ -46,7 +46,12 @@ class Table:
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` of it."""
         frame: Any = import_module("pandas").DataFrame
-        return frame.from_arrow(self) if hasattr(frame, "from_arrow") else frame(self.to_dict())
+        if hasattr(frame, "from_arrow"):
+            try:
+                return frame.from_arrow(self)
+            except ImportError:  # pandas reads Arrow by pyarrow, which it does not require
+                pass
+        return frame(self.to_dict())
 
     def to_polars(self) -> Any:
         """A `polars.DataFrame` of it."""

@@ -50,6 +50,15 @@ def test_a_run_has_tables(dilemma: Path) -> None:
     assert duckdb.sql("select count(*) from choice_table").fetchone() == (2,)
 
 
+def test_pandas_needs_no_pyarrow(dilemma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    run = gr.run(dilemma, max_tokens=4)
+    with_arrow = run.choices.to_pandas()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    without = run.choices.to_pandas()
+    assert list(without) == list(with_arrow) and list(without["share"]) == list(with_arrow["share"])
+
+
 def test_a_scenario_is_one_plan_however_it_is_given(tmp_path: Path, talk: gr.Scenario) -> None:
     built = gr.Scenario(**TALK)
     (tmp_path / "talk.yaml").write_text(built.to_yaml())
