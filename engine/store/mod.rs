@@ -205,7 +205,7 @@ impl Store {
         let lease = self.medium.lease(&format!("runs/{}", name_hash(&self.secret(tenant), &[run])))?;
         lease.map(RunLock).ok_or_else(|| {
             let reason = format!(
-                "the memories of run {run} are in use by another process; wait until it has ended, or start \
+                "the memories of run {run} are in use by another process, or by another engine of this one; wait until it has ended, or start \
                  a new run"
             );
             Error::new(ErrorKind::InUse, reason)

@@ -14,7 +14,6 @@ use crate::turns::dry::Said;
 use crate::turns::sampler::{self, Row};
 use crate::{Error, Result, Sampling};
 use greenroom_grammar::{Grammar, Matcher};
-use std::collections::BTreeSet;
 
 /// Maximum number of tokens that are passed over because the reply's ids would not be those of its text.
 const MAX_BROKEN: usize = 64;
@@ -61,17 +60,11 @@ impl GrammarState {
         let mask = self.matcher.mask().map_err(failed)?;
         let allows = |id: u32| if eog.contains(&id) { may_end } else { mask.allows(id) && fits(id) };
         let row = Row::new(logits, reply, said, sampling);
-        let mut broken = BTreeSet::new();
-        let mut choose = || {
-            let id = sampler::choose_allowed(&row, sampling, |id| allows(id) && !broken.contains(&id))?;
-            let is_whole = eog.contains(&id) || !breaks(id);
-            (!is_whole).then(|| broken.insert(id));
-            Some((id, is_whole))
-        };
-        let first = choose().ok_or_else(|| failed("it allows no token of this vocabulary here"))?;
-        let mut others = std::iter::from_fn(choose).take(MAX_BROKEN);
-        let whole = if first.1 { None } else { others.find(|(_, is_whole)| *is_whole) };
-        Ok(whole.unwrap_or(first).0)
+        let is_whole = |id: &u32| eog.contains(id) || !breaks(*id);
+        let mut order = sampler::in_order(&row, sampling, allows).into_iter().flatten();
+        let first = order.next().ok_or_else(|| failed("it allows no token of this vocabulary here"))?;
+        let whole = if is_whole(&first) { None } else { order.take(MAX_BROKEN).find(is_whole) };
+        Ok(whole.unwrap_or(first))
     }
 
     /// True if a token may be said here.

@@ -58,6 +58,8 @@ pub(crate) struct ReplyText {
     has_exact_stops: bool,
     /// The text that the next token goes on with; `None`: its ids need not be those of its text.
     canonical: Option<CanonicalText>,
+    /// The token that was last found to leave them so, and its place.
+    canonical_with: Option<(usize, u32)>,
     /// Number of ids that somebody else has said for it, at its beginning.
     n_given: usize,
     /// True if its tokens were drawn by a remote engine: a stop string that would leave nothing was not
@@ -327,8 +329,16 @@ impl ReplyText {
     }
 
     /// True if a token would make its ids others than those of its text.
-    fn is_broken_by(&self, id: u32, tokenizer: &Tokenizer) -> bool {
-        self.canonical.is_some_and(|text| text.is_broken_by(id, &self.ids, tokenizer))
+    fn is_broken_by(&mut self, id: u32, tokenizer: &Tokenizer) -> bool {
+        let token = Some((self.ids.len(), id));
+        if self.canonical_with == token {
+            return false;
+        }
+        let is_broken = self.canonical.is_some_and(|text| text.is_broken_by(id, &self.ids, tokenizer));
+        if !is_broken {
+            self.canonical_with = token;
+        }
+        is_broken
     }
 
     /// What is said after a thought and what leads to the reply.
@@ -471,6 +481,9 @@ impl ReplyText {
         // What is given is encoded by itself.
         let is_given = self.ids.len() < self.n_given;
         let begins_text = is_given || tokenizer.is_special(id) || self.forced().is_some();
+        // Where a grammar leaves no other token, the ids can't be those of the text any more: what follows is a text of
+        // its own.
+        let begins_text = begins_text || self.is_broken_by(id, tokenizer);
         let stop = self.push(id, tokenizer.piece(id), Some(tokenizer));
         if let Some(text) = self.canonical.as_mut().filter(|_| begins_text) {
             *text = CanonicalText { begin: self.ids.len(), after: tokenizer.after(Some(id)) };

@@ -40,7 +40,7 @@ class Usage:
         generated: Tokens of the reply.
         ttft_ms: Milliseconds to the first token.
         total_ms: Milliseconds to the last one.
-        memory_bytes: Bytes of the agent's memory.
+        memory_bytes: Bytes that the memories of all agents took in RAM at its end.
         reason: Why no more was reused, if that is not obvious.
     """
 
@@ -467,7 +467,8 @@ class Agent:
         usage = self._usage
         if usage is not None:
             tokens = usage.reused + usage.prefilled + usage.generated
-            return Memory(tokens, usage.memory_bytes, usage.kind, usage.source, usage.reused, usage.reason)
+            in_memory = self._native.memory_bytes()
+            return Memory(tokens, in_memory or 0, usage.kind, usage.source, usage.reused, usage.reason)
         stored = [one for one in self.engine.stored() if (one["run"], one["agent"]) == (self.run, self.name)]
         one = stored[0] if stored else {"tokens": 0, "bytes": 0}
         return Memory(one["tokens"], one["bytes"], "cold", "disk" if stored else "none", 0, None)

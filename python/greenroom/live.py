@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from greenroom.play import Event
+    from greenroom.results import Run
 
-__all__ = ["Live", "in_notebook"]
+__all__ = ["Count", "Live", "in_notebook"]
 
 # Seconds between two pictures.
 _PACE = 0.1
@@ -84,3 +85,22 @@ class Live:
         head = f"<b>{escape(self._title)}</b> <span style='opacity:.7'>{state}</span>"
         style = "max-width:48em;max-height:40em;overflow-y:auto"
         self._handle.update(self._ipython.HTML(f"<div style='{style}'>{head}{''.join(shown)}</div>"))
+
+
+class Count:
+    """Counts an experiment's runs under the cell that plays it."""
+
+    def __init__(self, title: str, total: int) -> None:
+        from IPython import display
+
+        self._ipython: Any = display  # which has no types
+        self._handle = self._ipython.display(self._ipython.HTML("<progress></progress>"), display_id=True)
+        self._title, self._total, self._ended = title, total, 0
+
+    def __call__(self, _: Run) -> None:
+        """A run has ended."""
+        self._ended += 1
+        bar = "" if self._ended >= self._total else f"<progress value={self._ended} max={self._total} style='margin:0 .6em'></progress>"
+        runs = f"{self._ended} runs" if self._ended >= self._total else f"{self._ended} of {self._total} runs"
+        html = f"<b>{escape(self._title)}</b> {bar}<span style='opacity:.7'>{runs}</span>"
+        self._handle.update(self._ipython.HTML(html))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import queue
 import threading
@@ -15,7 +16,7 @@ from greenroom import _greenroom
 from greenroom.engine import Engine, Model
 from greenroom.errors import RunError
 from greenroom.functions import Player, View, players_of, tools_of
-from greenroom.live import Live, in_notebook
+from greenroom.live import Count, Live, in_notebook
 from greenroom.results import Experiment, Run, said
 from greenroom.scenario import Scenario
 
@@ -101,9 +102,13 @@ class _Host:
                 watch(Event(name, json.loads(data)))
 
         tools = (set(self.tools), self._called) if self.tools else None
-        return _greenroom.call(
-            flags, engine.native, control=self.control, tools=tools, events=seen if watch else None, on_run=on_run
-        )
+        try:
+            return _greenroom.call(
+                flags, engine.native, control=self.control, tools=tools, events=seen if watch else None, on_run=on_run
+            )
+        finally:
+            if isinstance(watch, Live):
+                watch.close()
 
 
 def _checked(done: dict[str, Any]) -> str:
@@ -126,7 +131,7 @@ def _played(done: dict[str, Any]) -> Run:
         RunError: It failed, or was stopped before it began.
     """
     folder = Path(_checked(done)).parent
-    if not (folder / "transcript.jsonl").is_file():
+    if not Run.exists(folder):
         raise RunError("the run was stopped before it began, so nothing is recorded", done["exit"])
     return Run(folder)
 
@@ -162,7 +167,7 @@ def run(
     scenario: Source,
     model: Engine | Model | str | os.PathLike[str] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     set: Mapping[str, Any] | None = None,
     case: str | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -181,11 +186,12 @@ def run(
     Args:
         scenario: A `Scenario`, or what `Scenario.load` takes.
         model: An open `Engine`, a `Model`, or a model's name; by default the scenario's own, else the bundled one.
-        seed: The seed from which all random numbers of the run are derived.
+        seed: The seed from which all random numbers of the run are derived; by default 0, or that of the run which is
+            resumed.
         set: Other values of variables.
         case: One of the scenario's cases, by name or number.
         out: The folder for the results; by default a new one, `runs/ID-N`.
-        resume: Continue the interrupted run in `out`.
+        resume: Continue the interrupted run in `out`. One that is complete is returned as it is.
         continues: Begin with the agents' memories of this run.
         players: Functions that play agents with `strategy: human`, by the agents' keys (see `greenroom.player`).
         tools: Functions that the scenario lists as tools (`function: NAME`; see `greenroom.tool`).
@@ -337,7 +343,7 @@ def start(
     scenario: Source,
     model: Engine | Model | str | os.PathLike[str] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     set: Mapping[str, Any] | None = None,
     case: str | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -381,7 +387,7 @@ def _prepared(
     scenario: Source,
     model: Engine | Model | str | os.PathLike[str] | None,
     *,
-    seed: int,
+    seed: int | None,
     set: Mapping[str, Any] | None,
     case: str | int | None,
     out: str | os.PathLike[str] | None,
@@ -397,6 +403,9 @@ def _prepared(
 ) -> Playing:
     """A run that is ready to begin."""
     own, flags = _flags(scenario, set, out, resume, case, allow_tools, sampling)
+    earlier = Run(out) if resume and out is not None and Run.exists(out) else None
+    if seed is None:
+        seed = 0 if earlier is None else earlier.seed
     flags += ["--seed", str(seed)]
     if continues is not None:
         flags += ["--continue", continues.folder if isinstance(continues, Run) else continues]
@@ -424,7 +433,8 @@ def _prepared(
         finally:
             if isinstance(shown, Live):
                 shown.close()
-        run = _played(done)
+        is_whole = earlier is not None and earlier.complete and "this run is complete" in done["err"]
+        run = earlier if earlier is not None and is_whole else _played(done)
         if scoring and run.complete:
             run.score(*scoring)
         return run
@@ -462,7 +472,7 @@ def experiment(
     players: Mapping[str, Any] | None = None,
     tools: Iterable[Any] = (),
     scorers: Iterable[Callable[[Run], Any]] = (),
-    progress: Callable[[Run], None] | None = None,
+    progress: Callable[[Run], None] | bool | None = None,
     allow_tools: bool = False,
     **sampling: Any,
 ) -> Experiment:
@@ -477,7 +487,8 @@ def experiment(
         jobs: Number of runs played at once; the results do not depend on it.
         by: Variables, columns of the cases or choices by which the runs of each condition are grouped.
         over: `agents` pools choices and payoffs over the agents of a phase.
-        progress: Called with each run that has ended.
+        progress: Called with each run that has ended. `True` counts the runs below a notebook's cell, which is the default
+            there; `False` does not.
 
     Other arguments are those of `run`.
 
@@ -508,13 +519,18 @@ def experiment(
     scoring = list(scorers)
     host = _Host(seats, {**own.tools, **tools_of(tools)}.values(), None, own)
 
+    count: Callable[[Run], None] | None = progress if callable(progress) else None
+    if progress is True or (progress is None and in_notebook()):
+        n_conditions = math.prod(len(values) for values in swept.values())
+        count = Count(own.title or own.id, n_conditions * len(numbers) * max(own.n_cases, 1))
+
     def ended(folder: os.PathLike[str]) -> None:
         run = Run(folder)
         if scoring and run.complete:
             run.score(*scoring)
-        if progress is not None:
-            progress(run)
+        if count is not None:
+            count(run)
 
-    done = host.call(flags, engine, on_run=ended if scoring or progress else None)
+    done = host.call(flags, engine, on_run=ended if scoring or count else None)
     return Experiment(_checked(done))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -33,8 +34,9 @@ def called(arguments: Sequence[str | os.PathLike[str]], allowed: Sequence[int] =
 
 
 def said(text: str) -> str:
-    """An error as an exception words it."""
-    return text.strip().removeprefix("error: ")
+    """An error as an exception words it: flags of the program are arguments here."""
+    text = text.strip().removeprefix("error: ")
+    return re.sub(r"(?<![\w-])`?--([a-z][a-z-]*)`?", lambda flag: f"`{flag[1].replace('-', '_')}`", text)
 
 
 class Explanation(str):
@@ -55,6 +57,9 @@ class Report(str):
         style = "width:100%;height:42em;border:1px solid rgba(128,128,128,.4);border-radius:6px;resize:vertical"
         file = f"<small>{escape(str(self.path))}</small>" if self.path else ""
         return f'<iframe sandbox srcdoc="{escape(self)}" style="{style}"></iframe>{file}'
+
+    def __repr__(self) -> str:
+        return f"<report {str(self.path) if self.path else ''!r}: {len(self) // 1024} KiB of HTML>"
 
     def _repr_html_(self) -> str:
         return self.inline()
@@ -136,12 +141,13 @@ class _Folder:
 
     @property
     def choices(self) -> Table:
-        """A row for each choice: `agent`, `option`, `logprob`, `share`, `mass`, …."""
+        """A row for each choice: `agent`, `option`, which was chosen, its `logprob` and `share` (its probability among the
+        options), `mass`, …. How likely one option was in all choices is in `options`."""
         return self.tables["choices"]
 
     @property
     def options(self) -> Table:
-        """A row for each option of each choice: `option`, `logprob`, `share`, `chosen`, …."""
+        """A row for each option of each choice, chosen or not: `option`, `logprob`, `share`, `chosen`, …."""
         return self.tables["options"]
 
     @property
@@ -324,6 +330,11 @@ class Run(_Folder):
         _greenroom.write_scores(self.folder, json.dumps(scores))
         self._tables = None
         return scores
+
+    @staticmethod
+    def exists(folder: str | os.PathLike[str]) -> bool:
+        """True if there is a run in this folder."""
+        return (Path(folder) / "transcript.jsonl").is_file()
 
     def __repr__(self) -> str:
         state = f"{len(self.lines)} turns" if self.complete else f"{len(self.lines)} turns so far"

@@ -111,6 +111,11 @@ class Scenario:
         return {one["key"]: one for one in self._described["agents"]}
 
     @property
+    def n_cases(self) -> int:
+        """The number of its cases; 0 if it has none."""
+        return int(self._described["n_cases"])
+
+    @property
     def variables(self) -> dict[str, Any]:
         """The values of its variables."""
         return dict(self._described["variables"])

@@ -414,6 +414,13 @@ impl Agent {
         })
     }
 
+    /// Bytes of its memory in RAM; `None`: it is not there.
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let (engine, session) = self.with(py, |agent| (agent.engine().clone(), agent.key().clone()))?;
+        let status = py.detach(|| engine.blocking_status()).map_err(of_engine)?;
+        Ok(status.sessions.into_iter().find(|one| one.key == session).map(|one| one.bytes_in_memory))
+    }
+
     /// Ranks of options as its next reply, as JSON; nothing is remembered.
     fn rank(&self, py: Python<'_>, text: String, options: Vec<String>) -> PyResult<String> {
         let (engine, before) =

@@ -36,10 +36,20 @@ pub(crate) fn of_model(error: &anyhow::Error) -> PyErr {
     exception("ModelError", (format!("{error:#}"),))
 }
 
+/// Names of methods in the engine's errors, and what they are here.
+const METHODS: [(&str, &str); 3] = [
+    ("`Engine::resume`", "`engine.resume`"),
+    ("`Engine::remove`", "`engine.remove`"),
+    ("`Agent::replace`", "`replace=True`"),
+];
+
 /// An error of the engine.
 pub(crate) fn of_engine(error: greenroom_engine::Error) -> PyErr {
     let kind = format!("{:?}", error.kind()).to_lowercase();
-    exception("EngineError", (format!("{:#}", worded(error)), kind))
+    let text = METHODS
+        .iter()
+        .fold(format!("{:#}", worded(error)), |text, (of_rust, here)| text.replace(of_rust, here));
+    exception("EngineError", (text, kind))
 }
 
 /// An engine that was closed.

@@ -65,7 +65,7 @@ impl Scenario {
         // One elsewhere is no engine of this process, and needs permission.
         let model = scenario.usual_model().filter(|model| !EngineAddress::is_meant(model));
         let described = json!({
-            "model": model,
+            "model": model, "n_cases": scenario.cases.as_ref().map_or(0, Vec::len),
             "id": scenario.id, "title": scenario.title, "agents": agents.collect::<Vec<_>>(),
             "variables": scenario.variables, "plan_hash": plan.hash(), "turns": turns.collect::<Vec<Value>>(),
         });

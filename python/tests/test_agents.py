@@ -42,7 +42,10 @@ def test_a_second_turn_extends_the_memory(engine: gr.Engine) -> None:
     assert second.usage.reused >= first.usage.prefilled
     assert second.usage.recomputed == 0
     assert ada.memory.tokens == second.usage.reused + second.usage.prefilled + second.usage.generated
-    assert ada.memory.bytes > 0
+    # Another agent's memory is not part of its own.
+    other = engine.agent("ben", max_tokens=4)
+    reply = other.say("The sea. " * 300).result()
+    assert 0 < ada.memory.bytes < other.memory.bytes < reply.usage.memory_bytes
     assert [turn["user"] for turn in ada.turns] == ["Who are you?", "And who am I?"]
     assert ada.system == "You are Ada."
     assert "2 turns" in repr(ada)

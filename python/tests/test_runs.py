@@ -320,3 +320,20 @@ def test_an_experiment_goes_on(talk: gr.Scenario, tmp_path: Path) -> None:
     gr.experiment(talk, seeds=2, out=tmp_path / "study", max_tokens=4)
     whole = gr.experiment(talk, seeds=2, out=tmp_path / "study", max_tokens=4, resume=True)
     assert len(whole.runs) == 2 and whole.replay().passed
+
+
+def test_cells_can_be_run_again(talk: gr.Scenario, tmp_path: Path) -> None:
+    folder = tmp_path / "talk"
+    first = gr.run(talk, seed=5, max_tokens=6, out=folder)
+    again = gr.run(talk, max_tokens=6, out=folder, resume=True)
+    assert (again.seed, again.lines) == (5, first.lines)
+    with pytest.raises(gr.RunError, match="settings differ"):
+        gr.run(talk, max_tokens=7, out=folder, resume=True)
+    with pytest.raises(gr.RunError) as found:
+        gr.run(talk, max_tokens=6, out=folder)
+    assert "`resume`" in str(found.value) and "--" not in str(found.value)
+    # An interrupted run goes on with the seed that it has.
+    cut = folder.parent / "cut"
+    cut.mkdir()
+    (cut / "transcript.jsonl").write_text("".join(first.transcript.read_text().splitlines(keepends=True)[:3]))
+    assert gr.run(talk, max_tokens=6, out=cut, resume=True).transcript.read_bytes() == first.transcript.read_bytes()

@@ -4,6 +4,7 @@ use super::{PathBounds, is_fancy_err};
 use crate::diagnostic::printable;
 use crate::replay::{load_copy, transcript_file};
 use crate::scenario::{CaseId, Overrides, Scenario, open_below};
+use crate::terminal::output::is_captured;
 use crate::transcript::Transcript;
 use anyhow::{bail, ensure};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,9 @@ pub(super) struct Resumed {
 /// How to continue a run (or an experiment) in a folder: the original command line. `names_folder`: it names
 /// the folder.
 pub(super) fn go_on(folder: &Path, names_folder: bool) -> String {
+    if is_captured() {
+        return format!("continue {} with --resume", folder.display());
+    }
     let mut words: Vec<String> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if !words.iter().any(|word| word == "--resume") {

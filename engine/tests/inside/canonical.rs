@@ -4,6 +4,7 @@ use super::Numbers;
 use crate::tests::texts::vocabulary;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::canonical::CanonicalText;
+use crate::turns::reply::ReplyText;
 use crate::{Conversation, Engine, EngineConfig, Event, ModelSource, Request, Sampling, SessionKey};
 
 /// (Not `exaone-moe`: [`Tokenizer::is_canonical_by_beginnings`].)
@@ -108,6 +109,33 @@ fn encoded_text_is_not_refused() {
             assert!(refused.is_empty(), "{name}: {refused:?} in {line:?}");
         }
     }
+}
+
+/// Where a grammar leaves no other token, a reply's ids are not those of its text. What follows is drawn as freely as
+/// ever.
+#[test]
+fn what_follows_a_break_is_not_refused() {
+    let mut n_tried = 0;
+    for name in VOCABULARIES {
+        let tokenizer = vocabulary(name);
+        let encode = |text: &str| tokenizer.encode_message(text, After::Text).expect("ids");
+        let [begin, first, second, whole, rest] =
+            ["Into", " t", "he", " the", " cold sea, and nobody swims.\n\nIt is late."].map(encode);
+        let ([first], [second], [_]) = (&first[..], &second[..], &whole[..]) else { continue };
+        n_tried += 1;
+        let mut reply = ReplyText::default().canonical(Some(After::Text));
+        for id in begin.into_iter().chain([*first]) {
+            assert!(!reply.refuses(id, &tokenizer), "{name}");
+            reply.follow(id, &tokenizer).expect("no grammar");
+        }
+        assert!(reply.refuses(*second, &tokenizer), "{name}");
+        reply.follow(*second, &tokenizer).expect("no grammar");
+        for id in rest {
+            assert!(!reply.refuses(id, &tokenizer), "{name}: {:?}", tokenizer.decode(&[id]));
+            reply.follow(id, &tokenizer).expect("no grammar");
+        }
+    }
+    assert!(n_tried > 5, "{n_tried}");
 }
 
 /// How often replies of a trained model are other ids than their text's, at temperature 1, and what it costs to keep

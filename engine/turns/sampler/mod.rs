@@ -11,6 +11,7 @@
 //!
 //! The weights of options are computed a second time in `greenroom-play`, for display; a test compares both.
 
+mod allowed;
 mod bins;
 #[cfg(test)]
 mod chances;
@@ -20,13 +21,14 @@ mod row;
 mod tests;
 
 use crate::Sampling;
-use crate::device::{Below, Best, ERROR, exps};
+use crate::device::{Below, Best, ERROR};
 use crate::scoring::distribution::argmax;
 use crate::turns::dry::Said;
 use bins::Bins;
 use libm::{exp, log};
 use likely::{Likely, likelier};
 
+pub(crate) use allowed::{choose_allowed, in_order};
 pub(crate) use row::Row;
 
 /// Pieces of a row whose greatest logits are among the likeliest tokens, at least: these are sorted for every
@@ -114,80 +116,6 @@ fn filter_tokens(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -
     let logits = row.all();
     let kept = Bins::new(&logits, top, lowest(maxima, top), sampling).filter_tokens(sampling);
     kept.or_else(|| Some(sorted(&logits, sampling)?.filtered_tokens()?.to_vec())).unwrap_or_default()
-}
-
-/// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see
-/// `turns/grammar`); `None`: there are none, or the logits are not probabilities. What the filters leave of
-/// all tokens comes first; where nothing of it is allowed, all that is allowed counts.
-pub(crate) fn choose_allowed(
-    row: &Row<'_>,
-    sampling: &Sampling,
-    allows: impl Fn(u32) -> bool,
-) -> Option<u32> {
-    let maxima = row.maxima();
-    let filters = sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0;
-    let mut candidates = Vec::new();
-    let top = greatest(&maxima)?;
-    if filters && sampling.temperature > 0.0 {
-        candidates = filter_tokens(row, &maxima, top, sampling);
-        candidates.retain(|(id, _)| allows(*id));
-    }
-    if candidates.is_empty() {
-        let all = row.at_least(f32::NEG_INFINITY, &maxima, usize::MAX)?;
-        candidates = all.into_iter().filter(|(id, _)| allows(*id)).collect();
-    }
-    candidates.sort_unstable_by_key(|(id, _)| *id);
-    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
-    let (first, top) = candidates.iter().copied().reduce(better)?;
-    if sampling.temperature <= 0.0 || !top.is_finite() {
-        return Some(first);
-    }
-    Some(first_to_arrive(&candidates, top, row.n(), sampling).unwrap_or(first))
-}
-
-/// Tokens whose noise is read at once.
-const NOISE: usize = 512;
-
-/// The token of the greatest log-weight + Gumbel noise, which is that of the least exponential noise /
-/// weight.
-fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sampling) -> Option<u32> {
-    let mut noise = blake3::Hasher::new_derive_key("greenroom 2026 sampling under a grammar");
-    noise.update(&sampling.seed.to_le_bytes()).update(&(n as u64).to_le_bytes());
-    let mut noise = noise.finalize_xof();
-    let mut best = (f64::INFINITY, None);
-    let mut bytes = [0; NOISE * 8];
-    let mut weights = [0.0; NOISE];
-    for group in candidates.chunk_by(|a, b| a.0 as usize / NOISE == b.0 as usize / NOISE) {
-        // Noise comes in blocks of eight tokens.
-        let (start, end) = (group[0].0 / 8 * 8, group[group.len() - 1].0 + 1);
-        let is_dense = group.len() * 8 >= (end - start) as usize;
-        if is_dense {
-            noise.set_position(u64::from(start) * 8);
-            noise.fill(&mut bytes[..(end - start) as usize * 8]);
-        }
-        let weights = &mut weights[..group.len()];
-        for (weight, (_, logit)) in weights.iter_mut().zip(group) {
-            *weight = f64::from(logit - top) / f64::from(sampling.temperature);
-        }
-        exps(weights);
-        for ((id, _), weight) in group.iter().zip(weights) {
-            let at = if is_dense { (id - start) as usize * 8 } else { 0 };
-            if !is_dense {
-                noise.set_position(u64::from(*id) * 8);
-                noise.fill(&mut bytes[..8]);
-            }
-            let word = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-            let number = ((word >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-            // `-ln(number)` is at least `1 - number`: most need no logarithm.
-            if *weight > 0.0 && (1.0 - number) < best.0 * *weight {
-                let arrival = -log(number) / *weight;
-                if arrival < best.0 {
-                    best = (arrival, Some(*id));
-                }
-            }
-        }
-    }
-    best.1
 }
 
 /// The token that [`choose`] chooses, if the likeliest tokens determine it, at the sampling's temperature.

@@ -241,6 +241,34 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
     }
 }
 
+/// The order of arrival is that in which tokens are drawn, each without those before it.
+#[test]
+fn tokens_arrive_in_the_order_in_which_they_are_drawn() {
+    let allows = |id: u32| id % 3 != 0;
+    for (seed, temperature) in [(1, 1.0), (2, 0.2), (3, 0.0), (4, 3.0)] {
+        for (top_k, top_p, min_p) in
+            [(0, 1.0, 0.0), (40, 1.0, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.1), (1, 1.0, 0.0)]
+        {
+            let sampling = Sampling { temperature, seed, top_k, top_p, min_p, ..Sampling::default() };
+            let number = |id: u64| uniform(seed, id as usize) as f32;
+            let logits: Vec<f32> = (0..3000).map(|id| (12.0 * number(id)).round() / 2.0).collect();
+            let row = Row::new(&logits, &[], &Said::default(), &sampling);
+            let arrived: Vec<u32> = in_order(&row, &sampling, allows).unwrap().take(70).collect();
+            let mut drawn: Vec<u32> = Vec::new();
+            while drawn.len() < arrived.len() {
+                let next = choose_allowed(&row, &sampling, |id| allows(id) && !drawn.contains(&id)).unwrap();
+                drawn.push(next);
+            }
+            assert_eq!(arrived, drawn, "{sampling:?}");
+        }
+    }
+    let row = [1.0, 2.0, 3.0];
+    let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+    let row = Row::new(&row, &[], &Said::default(), &sampling);
+    assert_eq!(in_order(&row, &sampling, |id| id != 1).unwrap().count(), 2);
+    assert_eq!(in_order(&row, &sampling, |_| false).unwrap().count(), 0);
+}
+
 #[test]
 fn what_is_not_a_row_of_probabilities_draws_nothing() {
     let found = |logits: &[f32], temperature| {
