@@ -67,15 +67,17 @@ impl Recorder {
     /// # Errors
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
     pub fn resume(path: &Path, transcript: &Transcript, header: &Header) -> anyhow::Result<Self> {
-        same_settings(&transcript.header.record, header)?;
+        let settings = same_settings(&transcript.header.record, header);
         if let Some(footer) = &transcript.footer {
+            let others = if settings.is_err() { " and had other settings" } else { "" };
             bail!(
-                "{}: this run is complete ({} turns); to play it again, leave out --resume and choose \
+                "{}: this run is complete ({} turns){others}; to play it again, leave out --resume and choose \
                  another --out",
                 path.display(),
                 footer.record.turns
             );
         }
+        settings?;
         let turns = transcript.turns.iter().filter(|turn| !turn.intact);
         let between = transcript.between.iter().filter(|line| !line.intact);
         let broken = turns.map(|turn| (turn.line, turn.record.path.as_str()));

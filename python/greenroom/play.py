@@ -7,6 +7,7 @@ import json
 import math
 import os
 import queue
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from greenroom.results import Experiment, Run, said
 from greenroom.scenario import Scenario
 
 __all__ = ["Event", "Playing", "experiment", "run", "start"]
+
+# What the program says of a run that is complete, where it was to be resumed with the settings that it has.
+_IS_COMPLETE = re.compile(r"this run is complete \(\d+ turns\);")
 
 Source = Scenario | str | os.PathLike[str] | Mapping[str, Any]
 Watch = Callable[["Event"], None] | bool | None
@@ -433,7 +437,7 @@ def _prepared(
         finally:
             if isinstance(shown, Live):
                 shown.close()
-        is_whole = earlier is not None and earlier.complete and "this run is complete" in done["err"]
+        is_whole = earlier is not None and earlier.complete and _IS_COMPLETE.search(done["err"]) is not None
         run = earlier if earlier is not None and is_whole else _played(done)
         if scoring and run.complete:
             run.score(*scoring)

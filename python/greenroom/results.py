@@ -35,8 +35,8 @@ def called(arguments: Sequence[str | os.PathLike[str]], allowed: Sequence[int] =
 
 def said(text: str) -> str:
     """An error as an exception words it: flags of the program are arguments here."""
-    text = text.strip().removeprefix("error: ")
-    return re.sub(r"(?<![\w-])`?--([a-z][a-z-]*)`?", lambda flag: f"`{flag[1].replace('-', '_')}`", text)
+    text = text.strip().removeprefix("error: ").split("\n\nFor more information, try", 1)[0]
+    return re.sub(r"(?<![\w-])['`]?--([a-z][a-z-]*)(?: <[A-Z_]+>)?['`]?", lambda flag: f"`{flag[1].replace('-', '_')}`", text)
 
 
 class Explanation(str):
