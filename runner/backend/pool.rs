@@ -114,11 +114,14 @@ impl Pool {
     }
 }
 
+/// An engine, which is in this process or not.
+type OpenedEngine = (Arc<dyn Backend>, Option<Arc<Embedded>>);
+
 fn open(
     config: &EmbeddedConfig,
     found: &FoundModel,
     on_progress: &LoadObserver,
-) -> anyhow::Result<(Arc<dyn Backend>, Option<Arc<Embedded>>)> {
+) -> anyhow::Result<OpenedEngine> {
     match found {
         FoundModel::Here(file) => {
             let config = EmbeddedConfig { model: file.clone(), ..config.clone() };

@@ -22,7 +22,7 @@ pub fn write_scores(run: &Path, scores: &Scores) -> anyhow::Result<()> {
     if let Some((name, value)) = scores.iter().find(lists) {
         anyhow::bail!("the score `{name}` is {value}; expected a number, a truth value or a text");
     }
-    Ok(files::write(&run.join(SCORES), serde_json::to_string_pretty(scores)? + "\n")?)
+    files::write(&run.join(SCORES), serde_json::to_string_pretty(scores)? + "\n")
 }
 
 /// The scores of a run; none if there are none.
