@@ -12,9 +12,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# As `typing` has it: to import that would take half as long as everything else that the program imports.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from greenroom._greenroom import VERSION as __version__
     from greenroom.agent import Agent, Choice, Memory, Pending, Ranked, Reply, TokenScore, Usage
     from greenroom.engine import Engine, Model, models
