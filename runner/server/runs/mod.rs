@@ -150,7 +150,10 @@ impl RunBody {
         let Loaded { scenario, report, .. } = loaded.map_err(|error| Refusal::internal(error.to_string()))?;
         let scenario = scenario.ok_or_else(|| Refusal::field("scenario", report.render(false)))?;
         if let Some(tool) = scenario.tools.iter().find(|tool| !matches!(tool.kind, ToolKind::BuiltIn(..))) {
-            let message = format!("the tool `{}` is not built in, which is not allowed here", tool.key);
+            let message = format!(
+                "the tool `{}` is a program, a server or a function, which is not allowed here",
+                tool.key
+            );
             return Err(Refusal::field("scenario", message));
         }
         Ok(scenario)
