@@ -405,8 +405,10 @@ impl CostSummary {
             summary.turns += 1;
             let mut counted = summary.agents.get_mut(agent);
             counted.iter_mut().for_each(|agent| agent.turns += 1);
+            let turn = trace.turns.get(path);
+            counted.iter_mut().for_each(|agent| turn.into_iter().for_each(|turn| agent.add(turn)));
             for reply in trace.replies_of(path) {
-                counted.iter_mut().for_each(|agent| agent.add(reply));
+                counted.iter_mut().for_each(|agent| agent.add_tokens(reply));
                 summary.cache.add(reply);
             }
         }
@@ -430,12 +432,15 @@ impl AgentSummary {
             Some(CacheSource::Disk) => self.source.disk += 1,
             _ => {}
         }
-        let TokenCounts { reused, prefilled, recomputed, generated, layer0_rows: _ } = turn.tokens;
+        self.ttft_ms.extend(turn.ttft_ms);
+    }
+
+    fn add_tokens(&mut self, reply: &TurnTrace) {
+        let TokenCounts { reused, prefilled, recomputed, generated, layer0_rows: _ } = reply.tokens;
         self.tokens.reused = self.tokens.reused.saturating_add(reused);
         self.tokens.prefilled = self.tokens.prefilled.saturating_add(prefilled);
         self.tokens.recomputed = self.tokens.recomputed.saturating_add(recomputed);
         self.tokens.generated = self.tokens.generated.saturating_add(generated);
-        self.ttft_ms.extend(turn.ttft_ms);
     }
 
     /// The median of the times to the first token.
