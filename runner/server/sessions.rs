@@ -192,24 +192,25 @@ impl Sessions {
         let mut inner = self.lock();
         inner.time += 1;
         let prefix = format!("raw-{}", &scope.hash()[..32]);
-        let siblings = || inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
-        let common = |slot: &RawSlot| common_prefix(&slot.ids, ids);
-        let reused = |slot: &RawSlot| forkable(common(slot), slot.ids.len());
-        let parent = siblings().max_by_key(|(_, slot)| reused(slot)).filter(|(_, slot)| reused(slot) > 0);
-        let most = parent.map_or(0, |(_, slot)| reused(slot));
-        let goes_on = siblings().find(|(_, slot)| {
-            !slot.is_busy && !slot.is_stem && slot.ids.len() == most && common(slot) == most && most > 0
+        let siblings = inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
+        // Each with how much the prompt has in common with it, and how much of that can be taken over.
+        let siblings = siblings.map(|(name, slot)| {
+            let common = common_prefix(&slot.ids, ids);
+            (name, slot, common, forkable(common, slot.ids.len()))
         });
-        if let Some(name) = goes_on.map(|(name, _)| name.clone()) {
+        let siblings: Vec<_> = siblings.collect();
+        let parent = siblings.iter().max_by_key(|(.., reused)| *reused).filter(|(.., reused)| *reused > 0);
+        let most = parent.map_or(0, |(.., reused)| *reused);
+        let goes_on = siblings.iter().find(|(_, slot, common, _)| {
+            !slot.is_busy && !slot.is_stem && slot.ids.len() == most && *common == most && most > 0
+        });
+        let longest = siblings.iter().map(|(_, _, common, _)| *common).max().unwrap_or_default();
+        let mut parent = parent.map(|(name, ..)| (*name).clone());
+        if let Some(name) = goes_on.map(|(name, ..)| (*name).clone()) {
             inner.occupy(&name, false);
-            return RawClaim {
-                sessions: self,
-                own: RawPlace { name, parent: None, replaces: false },
-                stem: None,
-            };
+            let own = RawPlace { name, parent: None, replaces: false };
+            return RawClaim { sessions: self, own, stem: None };
         }
-        let longest = siblings().map(|(_, slot)| common(slot)).max().unwrap_or_default();
-        let mut parent = parent.map(|(name, _)| name.clone());
         let has_stem = longest >= most + MIN_STEM && longest < ids.len();
         let stem = has_stem.then(|| {
             let place = inner.place(&prefix, parent.take(), true);
