@@ -2,6 +2,10 @@
 //! `greenroom-lab bench`, and readers of files, given bytes, for `fuzz/`.
 
 use crate::device::Device;
+#[cfg(feature = "gpu")]
+use crate::device::gpu::{self, Gpu};
+#[cfg(feature = "gpu")]
+pub use crate::device::gpu::{GpuPass, GpuStep};
 use crate::device::cpu::Cpu;
 use crate::device::cpu::block::{F16Rows, Sealing};
 use crate::fixtures::Dtype;
@@ -11,6 +15,8 @@ use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
+#[cfg(feature = "gpu")]
+use crate::memory::pass::{Span, forward_best};
 use crate::memory::sequence::Sequence;
 use crate::model::gguf::{FileBytes, Gguf};
 use crate::scoring::distribution::Distribution;
@@ -27,6 +33,8 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{self, Row};
+#[cfg(feature = "gpu")]
+use crate::ModelSource;
 use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
 use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, attend};
 use greenroom_kernels::panel::{Format, Packed};
@@ -35,6 +43,8 @@ use greenroom_kernels::{Isa, seal};
 use greenroom_kernels::{activations::Activations, linear};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
+#[cfg(feature = "gpu")]
+use std::time::Duration;
 
 /// Numbers between -0.5 and 0.5.
 fn noise(n: usize) -> Vec<f32> {
@@ -89,6 +99,61 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> Result<impl FnMut
         let queries = Queries { q: &q, rows: &rows, n_common: 0, group: 4, k_dim: 64, v_dim: 64, params };
         attend(isa, &queries)[0]
     })
+}
+
+/// What the dispatches of a pass cost on a GPU, by their plan: for a model whose weights need not be there.
+///
+/// # Errors
+/// The model can't be served, or has no such cache.
+#[cfg(feature = "gpu")]
+pub fn count_gpu_steps(model: &ModelSource, kv: &KvChoice, pass: GpuPass) -> Result<Vec<GpuStep>> {
+    gpu::count_steps(&Arc::new(Gguf::open(model)?), kv, pass)
+}
+
+/// The same, timed on the GPU whose name contains `name`, or the best one; the name of its arithmetic. Each
+/// step is the median of `repeats` passes.
+///
+/// # Errors
+/// As [`crate::Engine::open`]; the GPU has no timestamps.
+#[cfg(feature = "gpu")]
+pub fn time_gpu_steps(
+    model: &ModelSource,
+    name: Option<&str>,
+    kv: &KvChoice,
+    pass: GpuPass,
+    repeats: usize,
+) -> Result<(Vec<GpuStep>, String)> {
+    let gpu = Arc::new(Gpu::load(&Arc::new(Gguf::open(model)?), name, &mut |_, _| {})?);
+    let device: Arc<dyn Device> = gpu.clone();
+    let layout = Arc::new(gpu.spec().kv_layout(kv)?);
+    let (n_sequences, depth, n) = match pass {
+        GpuPass::Decode { sequences, depth } => (sequences, depth, 1),
+        GpuPass::Prefill { tokens, depth } => (1, depth, tokens),
+    };
+    let n_vocab = device.n_vocab() as u32;
+    let ids: Vec<u32> = (0..(depth + n * (repeats + 1)) as u32).map(|i| i % n_vocab).collect();
+    let mut arena = Arena::new(&device, &layout, u64::MAX);
+    let new = |i| Sequence::new(layout.clone(), BlockHash::root(&format!("probe {i}")));
+    let mut sequences: Vec<Sequence> = (0..n_sequences).map(new).collect();
+    let mut read = |end: usize| {
+        let span = |sequence| Span { sequence, tokens: &ids, end, certain: end, logits: Wanted::Best(1.0) };
+        forward_best(sequences.iter_mut().map(span).collect(), None, &mut arena).map(drop)
+    };
+    for end in (BLOCK..depth).step_by(BLOCK).chain([depth]).filter(|end| *end > 0) {
+        read(end)?;
+    }
+    // The first pass compiles.
+    read(depth + n)?;
+    let passes = (1..=repeats).map(|i| gpu.timed(pass, || read(depth + (i + 1) * n)));
+    let mut passes = passes.collect::<Result<Vec<_>>>()?;
+    let mut steps = passes.pop().unwrap_or_default();
+    for (i, step) in steps.iter_mut().enumerate() {
+        let times = passes.iter().filter_map(|other| other.get(i)?.time).chain(step.time);
+        let mut times: Vec<Duration> = times.collect();
+        times.sort_unstable();
+        step.time = times.get(times.len() / 2).copied();
+    }
+    Ok((steps, gpu.numerics().to_owned()))
 }
 
 /// Quantizing 256 rows of a head of width 64.

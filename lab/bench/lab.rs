@@ -131,15 +131,15 @@ impl Timed {
 }
 
 impl Bench {
-    /// Finds the model, or writes it, and reads its tokenizer.
-    pub(super) fn new(common: &BenchCommon) -> anyhow::Result<Self> {
+    /// Finds the model, or writes it (without weights, if none are wanted), and reads its tokenizer.
+    pub(super) fn new(common: &BenchCommon, has_weights: bool) -> anyhow::Result<Self> {
         let bar = if console::Term::stderr().is_term() {
             ProgressBar::new_spinner()
         } else {
             ProgressBar::hidden()
         };
         bar.enable_steady_tick(Duration::from_millis(200));
-        let model = model::find(common, &bar)?;
+        let model = model::find(common, has_weights, &bar)?;
         let prompter = PromptEncoder::open(&source(&model))?;
         let words: Vec<_> = WORDS.into_iter().filter(|word| prompter.count(word) == 1).collect();
         if words.is_empty() {

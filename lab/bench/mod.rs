@@ -5,6 +5,8 @@
 //! are the measurements.
 
 mod gaps;
+#[cfg(feature = "gpu")]
+mod gpu_steps;
 mod growth;
 mod kernels;
 mod lab;
@@ -102,6 +104,19 @@ enum BenchKind {
     Sharing(sharing::Args),
     Growth(growth::Args),
     Gaps(gaps::Args),
+    #[cfg(feature = "gpu")]
+    GpuSteps(gpu_steps::Args),
+}
+
+impl Args {
+    /// Returns whether the model is run, not only planned.
+    fn has_weights(&self) -> bool {
+        #[cfg(feature = "gpu")]
+        if matches!(self.what, BenchKind::GpuSteps(_)) {
+            return *self.common.device.choice() != greenroom_engine::DeviceChoice::Cpu;
+        }
+        true
+    }
 }
 
 impl BenchKind {
@@ -121,7 +136,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     {
         return Ok(exit);
     }
-    let mut bench = Bench::new(&args.common)?;
+    let mut bench = Bench::new(&args.common, args.has_weights())?;
     let figures = match &args.what {
         BenchKind::Prefill(args) => args.run(&mut bench),
         BenchKind::Decode(args) => args.run(&mut bench),
@@ -137,6 +152,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         BenchKind::Sharing(args) => args.run(&mut bench),
         BenchKind::Growth(args) => args.run(&mut bench),
         BenchKind::Gaps(args) => args.run(&mut bench),
+        #[cfg(feature = "gpu")]
+        BenchKind::GpuSteps(args) => args.run(&mut bench),
     }?;
     bench.show(&figures)?;
     Ok(Exit::Pass)

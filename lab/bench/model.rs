@@ -9,8 +9,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Finds the model, or writes it.
-pub(super) fn find(common: &BenchCommon, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
+/// Finds the model, or writes it; if `has_weights` is false, as a file with a hole in their place.
+pub(super) fn find(
+    common: &BenchCommon,
+    has_weights: bool,
+    bar: &indicatif::ProgressBar,
+) -> anyhow::Result<ModelFile> {
     if let Some(name) = &common.model {
         return locate(name);
     }
@@ -28,24 +32,30 @@ pub(super) fn find(common: &BenchCommon, bar: &indicatif::ProgressBar) -> anyhow
         None => default_cache_dir().context("there is no home folder; use --shape-dir")?.join("models"),
     };
     let path = folder.join(format!(
-        "random-{}-{}-{}k.gguf",
+        "{}-{}-{}-{}k.gguf",
+        if has_weights { "random" } else { "outline" },
         common.shape,
         common.weights,
         model.context_length >> 10
     ));
     if !path.is_file() {
         bar.set_message(format!("writing {}", path.display()));
-        write(&model, &folder, &path).with_context(|| format!("can't write {}", path.display()))?;
+        write(&model, has_weights, &folder, &path).with_context(|| format!("can't write {}", path.display()))?;
     }
     Ok(ModelFile::Path(path))
 }
 
 /// Written under another name first, so that a file with this name is always complete.
-fn write(model: &RandomModel, folder: &Path, path: &Path) -> anyhow::Result<()> {
+fn write(model: &RandomModel, has_weights: bool, folder: &Path, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let unfinished: PathBuf = path.with_extension(format!("{}.part", std::process::id()));
-    let mut out = BufWriter::new(File::create(&unfinished)?);
-    model.write_to(&mut out)?;
-    out.flush()?;
+    let mut file = File::create(&unfinished)?;
+    if has_weights {
+        let mut out = BufWriter::new(file);
+        model.write_to(&mut out)?;
+        out.flush()?;
+    } else {
+        model.write_empty(&mut file)?;
+    }
     Ok(std::fs::rename(&unfinished, path)?)
 }

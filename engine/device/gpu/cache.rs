@@ -6,6 +6,7 @@ use super::plan::layer_bytes;
 use super::slots::Slots;
 use super::states::{GpuStates, StateTables};
 use super::steps::{PassShape, Plan};
+use super::tables::Tables;
 use crate::Result;
 use crate::device::{Cache, Pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -69,6 +70,20 @@ pub(super) struct BoundPlan {
     pub(super) steps: Vec<(Arc<super::kernels::Compiled>, wgpu::BindGroup)>,
     /// Generations of the buffers: of the cache, and of the memory of passes.
     pub(super) generations: [u64; 2],
+}
+
+impl BoundPlan {
+    /// Dispatches a step, if the pass has workgroups for it.
+    pub(super) fn dispatch(&self, pass: &mut wgpu::ComputePass<'_>, step: usize, tables: &Tables) {
+        let groups = self.plan.steps[step].groups.map(|extent| tables.groups(extent));
+        if groups.contains(&0) {
+            return;
+        }
+        let (compiled, group) = &self.steps[step];
+        pass.set_pipeline(&compiled.pipeline);
+        pass.set_bind_group(0, group, &[]);
+        pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+    }
 }
 
 impl GpuCache {

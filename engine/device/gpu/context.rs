@@ -115,6 +115,8 @@ impl Context {
             return Err(Error::device(format!("{} can't be used: it lacks {missing}", info.name)));
         }
         let descriptor = DeviceDescriptor {
+            // Steps are timed where it is possible.
+            required_features: adapter.features() & wgpu::Features::TIMESTAMP_QUERY,
             required_limits: adapter.limits(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..DeviceDescriptor::default()

@@ -20,6 +20,14 @@ pub(super) struct KernelSource {
     pub(super) bindings: &'static [Access],
 }
 
+impl KernelSource {
+    /// Threads of a workgroup, as the source says.
+    pub(super) fn threads(&self) -> u64 {
+        let size = self.files.iter().find_map(|file| file.split_once("@workgroup_size(")?.1.split_once(')'));
+        size.and_then(|(n, _)| n.parse().ok()).unwrap_or(1)
+    }
+}
+
 /// Use of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {

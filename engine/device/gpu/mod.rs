@@ -15,6 +15,7 @@
 mod cache;
 mod context;
 mod kernels;
+mod outline;
 mod plan;
 #[cfg(test)]
 #[path = "../../tests/inside/gpu_plans.rs"]
@@ -25,6 +26,7 @@ mod slots;
 mod states;
 mod steps;
 mod tables;
+mod timing;
 mod weights;
 
 use super::{Best, Cache, Device, Output, Pass, PassSpan, StateSpan, own};
@@ -43,10 +45,12 @@ use greenroom_kernels::pointwise::{centered, rms_norm};
 use greenroom_kernels::{Isa, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
+use outline::Outline;
+pub use outline::{GpuPass, GpuStep};
 use plan::CANDIDATE_WORDS;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner, rows_of};
+use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner};
 use tables::Tables;
 use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
@@ -73,6 +77,8 @@ pub(crate) struct Gpu {
     scratch: Mutex<ScratchBuffers>,
     /// The reason why no pass may run: constants of a calibration did not fit.
     broken: Option<String>,
+    /// Steps of the last pass, while they are timed.
+    timed: Mutex<Option<(GpuPass, Vec<GpuStep>)>>,
 }
 
 /// Memory of passes, and the parameters of their plans.
@@ -136,6 +142,7 @@ impl Gpu {
             projected_norm,
             scratch: Mutex::default(),
             broken: None,
+            timed: Mutex::default(),
         };
         gpu.upload_vectors()?;
         if gpu.context.info.kind != "software" {
@@ -299,17 +306,8 @@ impl Gpu {
         is_meant: impl Fn(&Dispatch) -> bool,
     ) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for (step, (compiled, group)) in
-            bound.plan.steps.iter().zip(&bound.steps).filter(|(s, _)| is_meant(s))
-        {
-            let groups = step.groups.map(|extent| tables.groups(extent));
-            if groups.contains(&0) {
-                continue;
-            }
-            pass.set_pipeline(&compiled.pipeline);
-            pass.set_bind_group(0, group, &[]);
-            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-        }
+        let steps = bound.plan.steps.iter().enumerate();
+        steps.filter(|(_, step)| is_meant(step)).for_each(|(i, _)| bound.dispatch(&mut pass, i, tables));
     }
 
     fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Output> {
@@ -317,12 +315,9 @@ impl Gpu {
             return Err(Error::device(why));
         }
         cache.check()?;
-        let shape = PassShape {
-            rows: rows_of(pass.ids.len()),
-            wanted: if pass.wanted.is_empty() || pass.hidden { 0 } else { rows_of(pass.wanted.len()) },
-            lone: pass.spans.iter().all(|span| span.n <= 1),
-            best: pass.best.is_some(),
-        };
+        let wanted = if pass.hidden { 0 } else { pass.wanted.len() };
+        let lone = pass.spans.iter().all(|span| span.n <= 1);
+        let shape = PassShape::new(pass.ids.len(), wanted, lone, pass.best.is_some());
         let tables = self.tables(pass, shape, cache)?;
         let output = self.computed(pass, shape, &tables, cache, watch)?;
         pass.spans.iter().filter_map(|span| span.state.as_ref()).for_each(|span| cache.states.finish(span));
@@ -346,7 +341,14 @@ impl Gpu {
         }
         let mut encoder = self.context.encoder();
         let bound = &cache.plans[&shape];
-        self.encode(&mut encoder, bound, tables, |_| true);
+        if self.timed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            let timer = self.encode_timed(&mut encoder, bound, tables)?;
+            self.context.read("a pass", encoder, &[])?;
+            self.keep_times(&timer, &bound.plan.steps, tables)?;
+            encoder = self.context.encoder();
+        } else {
+            self.encode(&mut encoder, bound, tables, |_| true);
+        }
         if pass.hidden {
             return self.hidden(pass, encoder, &scratch);
         }
@@ -519,6 +521,15 @@ impl Device for Gpu {
             &[logits],
         )?))
     }
+}
+
+/// What the steps of a pass cost, by their plan: of a model whose shapes are those of `gguf`.
+///
+/// # Errors
+/// The model can't be served, or has no such cache.
+#[cfg(feature = "fixtures")]
+pub(crate) fn count_steps(gguf: &Arc<Gguf>, kv: &KvChoice, pass: GpuPass) -> Result<Vec<GpuStep>> {
+    Outline::of(gguf)?.steps(kv, pass)
 }
 
 /// Faults of a GPU, for tests.

@@ -334,6 +334,8 @@ impl Planner<'_> {
         ];
         let heads = layout.k.n_heads * group.div_ceil(tile_heads);
         plan.push(&ATTEND, constants, bindings, [Extent::Tiles, Extent::Fixed(heads), Extent::Pieces]);
+        let block_bytes = (layer_bytes(layout)[0] / layout.k.n_heads) as u64;
+        plan.steps.last_mut().into_iter().for_each(|step| step.work.block_bytes = block_bytes);
     }
 
     /// Rows of a block that attend together, in every layer.

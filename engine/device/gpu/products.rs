@@ -1,7 +1,7 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
 use super::kernels::{CENTER, KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS};
-use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
+use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner, Work};
 use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
 use crate::model::family::{Activation, Gating};
 use crate::model::spec::ExpertSpec;
@@ -461,6 +461,7 @@ impl Planner<'_> {
             weight_bytes += matrix.n_bytes() * piece.n_out as u64 / matrix.n_out as u64 * times as u64;
         }
         let is_sent = matches!(products.rows_of, RowsOf::Experts { .. } | RowsOf::Mixed { .. });
+        let is_mixed = matches!(products.rows_of, RowsOf::Mixed { .. });
         let n_segments = if products.pair || is_sent { 1 } else { group.len() };
         let (words, chunk) = if first.scheme.is_coded() { (8, 64) } else { (32, 32) };
         let constants = KernelConstants::default()
@@ -502,7 +503,17 @@ impl Planner<'_> {
         let source = if first.scheme.is_coded() { &PRODUCT } else { &PRODUCT_FLOATS };
         let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(products.heads.0)];
         plan.push(source, constants, bindings, groups);
-        plan.steps.last_mut().into_iter().for_each(|step| step.weight_bytes = weight_bytes);
+        let units = first.units() as u64;
+        let (slots, pair) = (if is_mixed { used as u64 } else { 1 }, n_pairs as u64);
+        let work = Work {
+            weight_bytes,
+            group_weights: first.n_bytes() / first.n_out as u64 * OUTS as u64 * pair * slots,
+            group_rows: rows as u64 * units * 128 * slots,
+            group_barriers: 2 * units.div_ceil((chunk / rows).max(8) as u64) * slots,
+            group_multiplications: (OUTS * first.k * rows) as u64 * pair * slots,
+            ..Work::default()
+        };
+        plan.steps.last_mut().into_iter().for_each(|step| step.work = work);
     }
 }
 

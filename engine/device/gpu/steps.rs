@@ -19,6 +19,14 @@ pub(super) struct PassShape {
     pub(super) best: bool,
 }
 
+impl PassShape {
+    /// Passes of this many rows, of which so many have logits that are wanted.
+    pub(super) fn new(rows: usize, wanted: usize, lone: bool, best: bool) -> Self {
+        let wanted = if wanted == 0 { 0 } else { rows_of(wanted) };
+        Self { rows: rows_of(rows), wanted, lone, best }
+    }
+}
+
 /// Rows of a workgroup for a given number in all: a power of two.
 pub(super) fn rows_of(n: usize) -> usize {
     n.next_power_of_two().min(16)
@@ -140,8 +148,22 @@ pub(super) struct Dispatch {
     pub(super) groups: [Extent; 3],
     /// Layer that it belongs to; none: the end.
     pub(super) layer: Option<usize>,
+    pub(super) work: Work,
+}
+
+/// What a dispatch reads, as far as its planner knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
     /// Bytes of weights that a row reads in it.
     pub(super) weight_bytes: u64,
+    /// Of each workgroup: bytes of weights and of rows that it reads, and barriers in its main loop.
+    pub(super) group_weights: u64,
+    pub(super) group_rows: u64,
+    pub(super) group_barriers: u64,
+    /// Multiplications of a workgroup.
+    pub(super) group_multiplications: u64,
+    /// Bytes of a sealed block that a workgroup reads of it.
+    pub(super) block_bytes: u64,
 }
 
 /// All steps of a pass.
@@ -202,7 +224,8 @@ impl Plan {
         bindings: Vec<BufferRef>,
         groups: [Extent; 3],
     ) {
-        self.steps.push(Dispatch { source, constants, bindings, groups, layer: None, weight_bytes: 0 });
+        let work = Work::default();
+        self.steps.push(Dispatch { source, constants, bindings, groups, layer: None, work });
     }
 
     /// Takes in a step's parameters.

@@ -3,6 +3,7 @@
 
 use super::Gpu;
 use super::cache::GpuCache;
+use super::outline::GpuPass;
 use super::plan::CANDIDATE_WORDS;
 use super::steps::{Extent, PassBuffer, PassShape};
 use crate::Result;
@@ -17,7 +18,7 @@ pub(super) struct Tables {
     pub(super) n_wanted: usize,
     n_tiles: usize,
     n_sealed: usize,
-    n_pieces: usize,
+    pub(super) n_pieces: usize,
     n_walked: usize,
     n_sequences: usize,
     n_kept: usize,
@@ -219,6 +220,20 @@ impl Gpu {
 }
 
 impl Tables {
+    /// The figures of a pass, without its tokens: tiles of `tile_rows` rows attend together.
+    pub(super) fn counted(pass: GpuPass, tile_rows: usize) -> Self {
+        let (n_rows, n_wanted, n_sequences, start) = match pass {
+            GpuPass::Decode { sequences, depth } => (sequences, sequences, sequences, depth),
+            GpuPass::Prefill { tokens, depth } => (tokens, 1, 1, depth),
+        };
+        let n = n_rows / n_sequences;
+        let n_tiles = n_sequences * ((start + n).div_ceil(tile_rows) - start / tile_rows);
+        let n_sealed = n_sequences * ((start + n) / BLOCK - start / BLOCK);
+        let n_pieces = if n == 1 { start / BLOCK + 1 } else { 1 };
+        let (n_walked, n_kept, bytes) = (n_rows, n_sealed, Vec::new());
+        Self { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, bytes }
+    }
+
     /// Workgroups of an extent in this pass.
     pub(super) fn groups(&self, extent: Extent) -> u32 {
         let n = match extent {

@@ -3,13 +3,11 @@
 
 use super::kernels::{KernelConstants, KernelSource, text};
 use super::plan::CANDIDATE_WORDS;
-use super::steps::{Extent, PassShape, Plan, Planner};
-use super::vectors_of;
-use super::weights::{GpuMatrix, Packer};
+use super::outline::Outline;
+use super::steps::{Extent, PassShape};
+use super::weights::GpuMatrix;
 use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel, RandomRecurrence};
 use crate::model::gguf::Gguf;
-use crate::model::spec::DecoderSpec;
-use crate::model::weights::Weights;
 use crate::tests::exactness;
 use crate::{KvChoice, KvFormat, ModelSource};
 use naga::back::msl;
@@ -17,33 +15,11 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A model of which only shapes are known.
-struct Outline {
-    spec: DecoderSpec,
-    weights: Weights<GpuMatrix>,
-    file_bytes: u64,
-    n_bytes: u64,
-}
-
-impl Outline {
-    fn of(model: &RandomModel) -> Self {
-        let mut file = tempfile::NamedTempFile::new().expect("a file");
-        model.write_empty(file.as_file_mut()).expect("a model");
-        let gguf = Arc::new(Gguf::open(&ModelSource::Path(file.path().to_owned())).expect("a model"));
-        let spec = DecoderSpec::from_gguf(&gguf).expect("a spec");
-        let mut packer = Packer::new(None, 4 << 30, gguf.n_bytes());
-        let weights = Weights::load(&gguf, &spec, &mut packer, &mut |_, _| {}).expect("weights");
-        Self { spec, weights, file_bytes: gguf.n_bytes(), n_bytes: packer.n_bytes }
-    }
-
-    fn plan(&self, kv: KvFormat, shape: PassShape) -> Plan {
-        let (mut of_layers, output_norm, projected_norm) = vectors_of(&self.weights, &mut Vec::new());
-        // As after a calibration.
-        of_layers.iter_mut().for_each(|layer| layer.shaping = Some([0; 3]));
-        let layout = self.spec.kv_layout(&KvChoice::Uniform(kv)).expect("a layout");
-        let (spec, weights, vectors, layout) = (&self.spec, &self.weights, of_layers.as_slice(), &layout);
-        Planner { spec, weights, vectors, output_norm, projected_norm, layout, shape }.plan()
-    }
+fn outline(model: &RandomModel) -> Outline {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    model.write_empty(file.as_file_mut()).expect("a model");
+    let gguf = Gguf::open(&ModelSource::Path(file.path().to_owned())).expect("a model");
+    Outline::of(&Arc::new(gguf)).expect("an outline")
 }
 
 /// The families, small.
@@ -69,10 +45,10 @@ fn families() -> Vec<RandomModel> {
 fn every_kernel_becomes_metal() {
     let mut kernels: HashMap<(&str, KernelConstants), &'static KernelSource> = HashMap::new();
     for model in families() {
-        let outline = Outline::of(&model);
+        let outline = outline(&model);
         for kv in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
             for (rows, lone) in [(1, true), (4, true), (8, false), (16, false)] {
-                let plan = outline.plan(kv, PassShape { rows, wanted: rows, lone, best: lone });
+                let plan = outline.plan(&KvChoice::Uniform(kv), PassShape { rows, wanted: rows, lone, best: lone }).expect("a plan");
                 kernels.extend(plan.steps.into_iter().map(|s| ((s.source.name, s.constants), s.source)));
             }
         }
@@ -147,15 +123,15 @@ const _: () = assert!(4 * CANDIDATE_WORDS <= 16 << 10);
 #[test]
 fn a_token_is_few_dispatches_and_the_weights_once() {
     for (name, model) in shapes() {
-        let outline = Outline::of(&model);
-        let plan = outline.plan(KvFormat::Q4, PassShape { rows: 1, wanted: 1, lone: true, best: true });
+        let outline = outline(&model);
+        let plan = outline.plan(&KvChoice::Uniform(KvFormat::Q4), PassShape { rows: 1, wanted: 1, lone: true, best: true }).expect("a plan");
         // Blocks and states are sealed once in 256 tokens.
         let is_rare = |extent: &Extent| matches!(extent, Extent::Sealed | Extent::Kept);
         let runs = |step: &&super::Dispatch| !step.groups.iter().any(is_rare);
         let n = plan.steps.iter().filter(runs).count();
         let of_layer = |l| plan.steps.iter().filter(|step| runs(step) && step.layer == Some(l)).count();
         let per_layer = (0..outline.spec.layers.len()).map(of_layer).max().unwrap_or(0);
-        let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
+        let read: u64 = plan.steps.iter().map(|step| step.work.weight_bytes).sum();
         // Experts that are not used are not read; nor is the table of embeddings.
         let of_layer = |layer: &crate::model::weights::Layer<GpuMatrix>| {
             let Some(crate::model::weights::FeedForward::Experts(mixture)) = &layer.feed_forward else {
