@@ -1,13 +1,15 @@
 //! Single parts without the house around them: kernels and draws with arguments at random, for
 //! `greenroom-lab bench`, and readers of files, given bytes, for `fuzz/`.
 
+#[cfg(feature = "gpu")]
+use crate::ModelSource;
 use crate::device::Device;
+use crate::device::cpu::Cpu;
+use crate::device::cpu::block::{F16Rows, Sealing};
 #[cfg(feature = "gpu")]
 use crate::device::gpu::{self, Gpu};
 #[cfg(feature = "gpu")]
 pub use crate::device::gpu::{GpuPass, GpuStep};
-use crate::device::cpu::Cpu;
-use crate::device::cpu::block::{F16Rows, Sealing};
 use crate::fixtures::Dtype;
 use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -33,8 +35,6 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{self, Row};
-#[cfg(feature = "gpu")]
-use crate::ModelSource;
 use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
 use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, attend};
 use greenroom_kernels::panel::{Format, Packed};

@@ -89,7 +89,8 @@ impl Args {
             }
         }
         for kind in kinds {
-            let all: Vec<&GpuStep> = steps.iter().filter(|step| (step.kernel, step.workgroups) == kind).collect();
+            let all: Vec<&GpuStep> =
+                steps.iter().filter(|step| (step.kernel, step.workgroups) == kind).collect();
             let sum = |of: fn(&GpuStep) -> u64| all.iter().map(|step| of(step)).sum::<u64>();
             let first = all[0];
             let mut row = vec![
@@ -104,7 +105,8 @@ impl Args {
                 ("cache_read", Figure::Bytes(sum(|step| step.cache_reads))),
             ];
             if first.time.is_some() {
-                let seconds: f64 = all.iter().filter_map(|step| step.time).map(|time| time.as_secs_f64()).sum();
+                let seconds: f64 =
+                    all.iter().filter_map(|step| step.time).map(|time| time.as_secs_f64()).sum();
                 let read = sum(|step| step.weight_bytes + step.cache_reads) as f64;
                 row.push(("us_per_step", Figure::Measured(vec![seconds * 1e6 / all.len() as f64])));
                 row.push(("gb_per_s", Figure::Measured(vec![read / seconds / 1e9])));

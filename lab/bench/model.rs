@@ -40,7 +40,8 @@ pub(super) fn find(
     ));
     if !path.is_file() {
         bar.set_message(format!("writing {}", path.display()));
-        write(&model, has_weights, &folder, &path).with_context(|| format!("can't write {}", path.display()))?;
+        write(&model, has_weights, &folder, &path)
+            .with_context(|| format!("can't write {}", path.display()))?;
     }
     Ok(ModelFile::Path(path))
 }

@@ -18,6 +18,8 @@ pub(super) struct KernelSource {
     pub(super) name: &'static str,
     files: &'static [&'static str],
     pub(super) bindings: &'static [Access],
+    /// Whether it can code what it writes, into its last buffer.
+    pub(super) can_code: bool,
 }
 
 impl KernelSource {
@@ -50,10 +52,14 @@ pub(super) static PRODUCT: KernelSource = KernelSource {
         shader!("common"),
         shader!("activation"),
         shader!("choose"),
+        shader!("coded"),
+        shader!("results"),
         shader!("units"),
+        shader!("few_coded"),
         shader!("product"),
     ],
-    bindings: &[Uniform, Read, Read, Read, Read, Read, Written, Read],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Written, Read, Written],
+    can_code: true,
 };
 
 /// The same for matrices that are not coded.
@@ -63,89 +69,155 @@ pub(super) static PRODUCT_FLOATS: KernelSource = KernelSource {
         shader!("common"),
         shader!("activation"),
         shader!("choose"),
+        shader!("coded"),
+        shader!("results"),
         shader!("floats"),
+        shader!("few_floats"),
         shader!("product"),
     ],
-    bindings: PRODUCT.bindings,
+    ..PRODUCT
+};
+
+/// The same for many rows.
+pub(super) static TILE: KernelSource = KernelSource {
+    name: "tile",
+    files: &[
+        shader!("common"),
+        shader!("activation"),
+        shader!("coded"),
+        shader!("results"),
+        shader!("units"),
+        shader!("tile"),
+        shader!("tile_coded"),
+    ],
+    ..PRODUCT
+};
+
+pub(super) static TILE_FLOATS: KernelSource = KernelSource {
+    name: "tile of floats",
+    files: &[
+        shader!("common"),
+        shader!("activation"),
+        shader!("coded"),
+        shader!("results"),
+        shader!("floats"),
+        shader!("tile"),
+        shader!("tile_floats"),
+    ],
+    ..PRODUCT
+};
+
+pub(super) static CODE: KernelSource = KernelSource {
+    name: "code",
+    files: &[shader!("common"), shader!("coded"), shader!("sixteen"), shader!("code")],
+    bindings: &[Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static HEADS: KernelSource = KernelSource {
     name: "heads",
     files: &[shader!("common"), shader!("hadamard"), shader!("sum"), shader!("heads")],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Written, Written],
+    can_code: false,
 };
 
 pub(super) static SEAL: KernelSource = KernelSource {
     name: "seal",
     files: &[shader!("common"), shader!("seal")],
     bindings: &[Uniform, Read, Read, Read, Read, Written, Written],
+    can_code: false,
 };
 
 pub(super) static ATTEND: KernelSource = KernelSource {
     name: "attend",
     files: &[shader!("common"), shader!("merge"), shader!("cached"), shader!("attend")],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static COMBINE: KernelSource = KernelSource {
     name: "combine",
-    files: &[shader!("common"), shader!("merge"), shader!("hadamard"), shader!("combine")],
-    bindings: &[Uniform, Read, Read, Read, Read, Read, Written],
+    files: &[
+        shader!("common"),
+        shader!("coded"),
+        shader!("sixteen"),
+        shader!("merge"),
+        shader!("hadamard"),
+        shader!("combine"),
+    ],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Written, Written],
+    can_code: true,
 };
 
 pub(super) static LOG: KernelSource = KernelSource {
     name: "log",
     files: &[shader!("common"), shader!("mixers"), shader!("log")],
     bindings: &[Read, Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static CONVOLVE: KernelSource = KernelSource {
     name: "convolve",
     files: &[shader!("common"), shader!("mixers"), shader!("sum"), shader!("convolve")],
     bindings: &[Read, Read, Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static WALK: KernelSource = KernelSource {
     name: "walk",
     files: &[shader!("common"), shader!("mixers"), shader!("walk")],
     bindings: &[Read, Read, Read, Written, Written, Written],
+    can_code: false,
 };
 
 pub(super) static KEEP: KernelSource = KernelSource {
     name: "keep",
     files: &[shader!("common"), shader!("keep")],
     bindings: &[Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static FINISH: KernelSource = KernelSource {
     name: "finish",
     files: &[shader!("mixers"), shader!("sum"), shader!("finish")],
     bindings: &[Read, Read, Read, Read, Read, Read, Written],
+    can_code: false,
 };
 
-pub(super) static CENTER: KernelSource =
-    KernelSource { name: "center", files: &[shader!("sum"), shader!("center")], bindings: &[Read, Written] };
+pub(super) static CENTER: KernelSource = KernelSource {
+    name: "center",
+    files: &[shader!("sum"), shader!("center")],
+    bindings: &[Read, Written],
+    can_code: false,
+};
 
 pub(super) static NORM: KernelSource = KernelSource {
     name: "norm",
-    files: &[shader!("sum"), shader!("norm")],
-    bindings: &[Read, Read, Read, Written],
+    files: &[shader!("common"), shader!("coded"), shader!("sixteen"), shader!("sum"), shader!("norm")],
+    bindings: &[Read, Read, Read, Written, Written],
+    can_code: true,
 };
 
 pub(super) static NORMS: KernelSource = KernelSource {
     name: "norms",
     files: &[shader!("sum"), shader!("norms")],
     bindings: &[Read, Read, Read, Read, Written],
+    can_code: false,
 };
 
 pub(super) static INPUTS: KernelSource = KernelSource {
     name: "inputs",
     files: &[shader!("sum"), shader!("inputs")],
     bindings: &[Read, Read, Read, Written],
+    can_code: false,
 };
 
-pub(super) static CANDIDATES: KernelSource =
-    KernelSource { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
+pub(super) static CANDIDATES: KernelSource = KernelSource {
+    name: "candidates",
+    files: &[shader!("candidates")],
+    bindings: &[Read, Read, Written],
+    can_code: false,
+};
 
 /// Constants that precede a kernel's source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -56,7 +56,7 @@ use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
 /// Version of the kernels: it changes with the order of any operation.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A model on a GPU.
 pub(crate) struct Gpu {
@@ -66,6 +66,8 @@ pub(crate) struct Gpu {
     kernels: Kernels,
     numerics: String,
     slabs: Vec<Buffer>,
+    /// Bound where a kernel has no use for a buffer.
+    nothing: Buffer,
     /// Norms, biases and sinks, and what calibration adds.
     vectors: Vec<f32>,
     /// How many of them come from the file.
@@ -84,9 +86,16 @@ pub(crate) struct Gpu {
 /// Memory of passes, and the parameters of their plans.
 #[derive(Default)]
 struct ScratchBuffers {
-    buffers: HashMap<PassBuffer, Buffer>,
+    buffers: HashMap<BufferRef, Buffer>,
     /// Rises when one is replaced.
     generation: u64,
+}
+
+impl ScratchBuffers {
+    /// A buffer of those that a plan has.
+    fn buffer(&self, name: PassBuffer) -> &Buffer {
+        &self.buffers[&BufferRef::Scratch(name)]
+    }
 }
 
 impl Gpu {
@@ -127,6 +136,7 @@ impl Gpu {
         let n_vectors = vectors.len();
         let kernels = Kernels::new(&context);
         let slabs = slabs.into_iter().flatten().collect();
+        let nothing = context.buffer(0);
         let mut gpu = Self {
             spec,
             weights,
@@ -134,6 +144,7 @@ impl Gpu {
             kernels,
             numerics,
             slabs,
+            nothing,
             vectors,
             n_vectors,
             vectors_buffer,
@@ -151,27 +162,33 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Tells whether a row gives the same bits alone as among others: kernels that are compiled for other
-    /// numbers of rows are other programs to a driver, and all exactness rests on this.
+    /// Tells whether a row gives the same bits alone as among few or many others: their kernels are other
+    /// programs to a driver, and all exactness rests on this.
     ///
     /// # Errors
     /// It does not; or a pass fails.
     pub(crate) fn check_rows(&self) -> Result<()> {
-        const N: usize = 9;
+        for n in [9, 40] {
+            self.check_among(n)?;
+        }
+        Ok(())
+    }
+
+    fn check_among(&self, n: usize) -> Result<()> {
         let ids: Vec<u32> =
-            (1..=N as u32).map(|i| i.wrapping_mul(2_654_435_761) % self.n_vocab() as u32).collect();
+            (1..=n as u32).map(|i| i.wrapping_mul(2_654_435_761) % self.n_vocab() as u32).collect();
         let layout = Arc::new(self.spec.kv_layout(&KvChoice::Auto)?);
         let run = |pass: &Pass, cache: &mut dyn Cache| match self.run(pass, cache, None)? {
             Output::Logits(logits) => Ok(logits),
             Output::Best(_) | Output::Hidden(_) => Err(Error::internal("all logits were wanted")),
         };
-        let all = Pass { wanted: vec![N - 1], ..Pass::alone(&ids, &layout) };
+        let all = Pass { wanted: vec![n - 1], ..Pass::alone(&ids, &layout) };
         let together = run(&all, &mut *self.cache(layout.clone()))?;
         let mut cache = self.cache(layout.clone());
-        run(&Pass::alone(&ids[..N - 1], &layout), &mut *cache)?;
-        let state = StateSpan { id: StateId(0), certain: N, keep: N, seals: vec![] };
+        run(&Pass::alone(&ids[..n - 1], &layout), &mut *cache)?;
+        let state = StateSpan { id: StateId(0), certain: n, keep: n, seals: vec![] };
         let last = PassSpan {
-            start: N - 1,
+            start: n - 1,
             n: 1,
             sealed: vec![],
             rows: vec![RowsId(0)],
@@ -179,7 +196,7 @@ impl Gpu {
             state: Some(state).filter(|_| layout.has_states()),
         };
         let last =
-            Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], ..Pass::alone(&[], &layout) };
+            Pass { ids: vec![ids[n - 1]], spans: vec![last], wanted: vec![0], ..Pass::alone(&[], &layout) };
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         if together.iter().zip(&run(&last, &mut *cache)?).all(same) {
             return Ok(());
@@ -204,7 +221,9 @@ impl Gpu {
     fn planner<'a>(&'a self, layout: &'a KvLayout, shape: PassShape) -> Planner<'a> {
         let Self { spec, weights, of_layers, output_norm, projected_norm, .. } = self;
         let [output_norm, projected_norm] = [*output_norm, *projected_norm];
-        Planner { spec, weights, vectors: of_layers, output_norm, projected_norm, layout, shape }
+        // Metal's language has no such instruction.
+        let has_dot = self.context.info.backend != "metal";
+        Planner { spec, weights, vectors: of_layers, output_norm, projected_norm, layout, shape, has_dot }
     }
 
     /// Binds the steps of a plan to buffers.
@@ -226,7 +245,8 @@ impl Gpu {
                         let size = std::num::NonZero::new(n.next_multiple_of(16) as u64);
                         BufferBinding { buffer: params, offset: *first as u64, size }
                     }
-                    BufferRef::Scratch(scratch_of) => whole(&scratch.buffers[scratch_of]),
+                    BufferRef::Scratch(_) | BufferRef::Coded(_) => whole(&scratch.buffers[place]),
+                    BufferRef::Nothing => whole(&self.nothing),
                     BufferRef::Rows(l) => whole(cache.rows(*l)),
                     BufferRef::Blocks(l) => whole(cache.blocks(*l)),
                     BufferRef::Exact(l) => whole(cache.exact(*l)),
@@ -248,43 +268,36 @@ impl Gpu {
         self.context.checked("binding a plan", || plan.steps.iter().map(bind).collect())
     }
 
-    /// The plan of passes of a shape over a cache, bound to the buffers as they are now.
-    fn bound<'a>(
-        &self,
-        shape: PassShape,
-        scratch: &ScratchBuffers,
-        cache: &'a mut GpuCache,
-    ) -> Result<&'a BoundPlan> {
-        let generations = [cache.generation, scratch.generation];
-        if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
-            let known = cache.plans.remove(&shape);
-            let layout = cache.layout.clone();
-            let (plan, params) = match known {
-                // Calibration changes plans; it comes before all caches but its own.
-                Some(bound) => (bound.plan, bound.params),
-                None => {
-                    let plan = self.planner(&layout, shape).plan();
-                    let params = self.context.checked("memory for a plan", || {
-                        let params = self.context.buffer(plan.params.len() as u64);
-                        self.context.queue.write_buffer(&params, 0, &plan.params);
-                        Ok(params)
-                    })?;
-                    (Arc::new(plan), params)
-                }
-            };
-            let steps = self.bind(&plan, &params, scratch, cache)?;
-            cache.plans.insert(shape, BoundPlan { plan, params, steps, generations });
+    /// The plan of passes of a shape over a cache, and the memory of its parameters.
+    fn planned(&self, shape: PassShape, cache: &GpuCache) -> Result<(Arc<Plan>, Buffer)> {
+        if let Some(bound) = cache.plans.get(&shape) {
+            return Ok((bound.plan.clone(), bound.params.clone()));
         }
-        cache.plans.get(&shape).ok_or_else(|| Error::internal("a plan was not kept"))
+        let plan = self.planner(&cache.layout, shape).plan();
+        let params = self.context.checked("memory for a plan", || {
+            let params = self.context.buffer(plan.params.len() as u64);
+            self.context.queue.write_buffer(&params, 0, &plan.params);
+            Ok(params)
+        })?;
+        Ok((Arc::new(plan), params))
     }
 
-    /// Makes the memory of passes large enough, and writes what a pass tells of its tokens.
-    fn prepare(&self, tables: &Tables, scratch: &mut ScratchBuffers) -> Result<()> {
+    /// Makes the memory of a pass large enough, writes what it tells of its tokens, and binds its plan to the
+    /// buffers as they are now.
+    fn prepare(
+        &self,
+        shape: PassShape,
+        tables: &Tables,
+        scratch: &mut ScratchBuffers,
+        cache: &mut GpuCache,
+    ) -> Result<()> {
+        // Calibration changes plans; it comes before all caches but its own.
+        let (plan, params) = self.planned(shape, cache)?;
         let grown = self.context.checked("memory for a pass", || {
             let mut grown = Vec::new();
-            for (name, bytes) in self.scratch_bytes(tables) {
-                if scratch.buffers.get(&name).is_none_or(|buffer| buffer.size() < bytes) {
-                    grown.push((name, self.context.buffer(bytes + bytes / 4)));
+            for (place, bytes) in self.scratch_bytes(&plan, tables) {
+                if scratch.buffers.get(&place).is_none_or(|buffer| buffer.size() < bytes) {
+                    grown.push((place, self.context.buffer(bytes + bytes / 4)));
                 }
             }
             Ok(grown)
@@ -292,7 +305,12 @@ impl Gpu {
         scratch.generation += u64::from(!grown.is_empty());
         scratch.buffers.extend(grown);
         for (name, bytes) in tables.bytes.iter().filter(|(_, bytes)| !bytes.is_empty()) {
-            self.context.queue.write_buffer(&scratch.buffers[name], 0, bytes);
+            self.context.queue.write_buffer(scratch.buffer(*name), 0, bytes);
+        }
+        let generations = [cache.generation, scratch.generation];
+        if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
+            let steps = self.bind(&plan, &params, scratch, cache)?;
+            cache.plans.insert(shape, BoundPlan { plan, params, steps, generations });
         }
         Ok(())
     }
@@ -318,6 +336,7 @@ impl Gpu {
         let wanted = if pass.hidden { 0 } else { pass.wanted.len() };
         let lone = pass.spans.iter().all(|span| span.n <= 1);
         let shape = PassShape::new(pass.ids.len(), wanted, lone, pass.best.is_some());
+        let shape = PassShape { apart: watch.is_some(), ..shape };
         let tables = self.tables(pass, shape, cache)?;
         let output = self.computed(pass, shape, &tables, cache, watch)?;
         pass.spans.iter().filter_map(|span| span.state.as_ref()).for_each(|span| cache.states.finish(span));
@@ -333,8 +352,7 @@ impl Gpu {
         watch: Option<&mut Measured>,
     ) -> Result<Output> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.prepare(tables, &mut scratch)?;
-        self.bound(shape, &scratch, cache)?;
+        self.prepare(shape, tables, &mut scratch, cache)?;
         if let Some(watch) = watch {
             self.watched(pass, shape, tables, &scratch, cache, watch)?;
             return Ok(Output::Logits(Vec::new()));
@@ -357,7 +375,7 @@ impl Gpu {
             let found = self.context.read(
                 "a pass",
                 encoder,
-                &[(&scratch.buffers[&PassBuffer::Candidates], 0, n_bytes)],
+                &[(scratch.buffer(PassBuffer::Candidates), 0, n_bytes)],
             )?;
             let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
             let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
@@ -365,7 +383,7 @@ impl Gpu {
         }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
         let logits =
-            self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Logits], 0, n_bytes)])?;
+            self.context.read("a pass", encoder, &[(scratch.buffer(PassBuffer::Logits), 0, n_bytes)])?;
         Ok(Output::Logits(bytemuck::pod_collect_to_vec(&logits)))
     }
 
@@ -374,7 +392,7 @@ impl Gpu {
         let d = self.spec.d_model;
         let n_bytes = 4 * (pass.ids.len() * d) as u64;
         let stream =
-            self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Stream], 0, n_bytes)])?;
+            self.context.read("a pass", encoder, &[(scratch.buffer(PassBuffer::Stream), 0, n_bytes)])?;
         let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
         let rows = if self.spec.family.parallel { centered(&rows, d) } else { Floats::from(rows) };
@@ -397,11 +415,11 @@ impl Gpu {
         let n_before = bound.plan.steps.iter().take_while(|step| step.layer.is_none()).count();
         let read = |encoder, scratch_of: PassBuffer, n: usize| -> Result<Vec<f32>> {
             let bytes =
-                self.context.read("a pass", encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
+                self.context.read("a pass", encoder, &[(scratch.buffer(scratch_of), 0, 4 * n as u64)])?;
             Ok(bytemuck::pod_collect_to_vec(&bytes))
         };
         let write = |scratch_of: PassBuffer, x: &[f32]| {
-            self.context.queue.write_buffer(&scratch.buffers[&scratch_of], 0, bytemuck::cast_slice(x));
+            self.context.queue.write_buffer(scratch.buffer(scratch_of), 0, bytemuck::cast_slice(x));
         };
         let (n, d) = (tables.n_rows, spec.d_model);
         let mut encoder = self.context.encoder();
@@ -420,8 +438,9 @@ impl Gpu {
             let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
             let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
             let after = combined.unwrap_or(0) + 1;
-            // The product that is added to the stream, and the norm before that where there is one.
-            let added = after + if spec.family.post_norms { 2 } else { 1 };
+            // Up to what is added to the stream.
+            let adds = |step: &&Dispatch| step.writes(PassBuffer::Stream);
+            let added = after + steps[after..].iter().position(adds).unwrap_or(0) + 1;
             let run = |from: usize, to: usize, scratch_of: PassBuffer, n: usize| {
                 let mut encoder = self.context.encoder();
                 let meant = &steps[from..to];
@@ -514,7 +533,7 @@ impl Device for Gpu {
     fn logits(&self, row: usize) -> Result<Vec<f32>> {
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = 4 * self.weights.n_vocab as u64;
-        let logits = (&scratch.buffers[&PassBuffer::Logits], row as u64 * n_bytes, n_bytes);
+        let logits = (scratch.buffer(PassBuffer::Logits), row as u64 * n_bytes, n_bytes);
         Ok(bytemuck::pod_collect_to_vec(&self.context.read(
             "reading logits",
             self.context.encoder(),
@@ -550,8 +569,9 @@ impl Gpu {
         *self.context.traffic.lock().expect("a count")
     }
 
-    /// Puts a fault into all kernels that have the text `right`.
+    /// Puts a fault into all kernels that have the text `right`, those that were compiled before too.
     pub(crate) fn fault(&mut self, right: &'static str, wrong: &'static str) {
+        self.kernels = Kernels::new(&self.context);
         self.kernels.fault = Some([right, wrong]);
     }
 

@@ -1,6 +1,8 @@
 //! A model of which only shapes are known: the plans of its passes, and what their steps cost, without a GPU.
 
-use super::steps::{Dispatch, PassShape, Plan, Planner};
+#[cfg(test)]
+use super::steps::Plan;
+use super::steps::{Dispatch, PassShape, Planner};
 use super::tables::Tables;
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
@@ -19,8 +21,10 @@ pub(super) struct Outline {
     pub(super) spec: DecoderSpec,
     pub(super) weights: Weights<GpuMatrix>,
     /// Bytes of the file, and of matrices as kernels read them.
-    pub(super) file_bytes: u64,
-    pub(super) n_bytes: u64,
+    #[cfg(test)]
+    pub(super) bytes: [u64; 2],
+    /// Whether the GPU multiplies bytes four at a time.
+    pub(super) has_dot: bool,
 }
 
 impl Outline {
@@ -28,10 +32,17 @@ impl Outline {
         let spec = DecoderSpec::from_gguf(gguf)?;
         let mut packer = Packer::new(None, BINDING, gguf.n_bytes());
         let weights = Weights::load(gguf, &spec, &mut packer, &mut |_, _| {})?;
-        Ok(Self { spec, weights, file_bytes: gguf.n_bytes(), n_bytes: packer.n_bytes })
+        Ok(Self {
+            spec,
+            weights,
+            #[cfg(test)]
+            bytes: [gguf.n_bytes(), packer.n_bytes],
+            has_dot: true,
+        })
     }
 
     /// The plan of passes as after a calibration.
+    #[cfg(test)]
     pub(super) fn plan(&self, kv: &KvChoice, shape: PassShape) -> Result<Plan> {
         let layout = self.spec.kv_layout(kv)?;
         self.planned(&layout, shape, |planner| planner.plan())
@@ -46,7 +57,8 @@ impl Outline {
         let (mut of_layers, output_norm, projected_norm) = vectors_of(&self.weights, &mut Vec::new());
         of_layers.iter_mut().for_each(|layer| layer.shaping = Some([0; 3]));
         let (spec, weights, vectors) = (&self.spec, &self.weights, of_layers.as_slice());
-        Ok(of(Planner { spec, weights, vectors, output_norm, projected_norm, layout, shape }))
+        let has_dot = self.has_dot;
+        Ok(of(Planner { spec, weights, vectors, output_norm, projected_norm, layout, shape, has_dot }))
     }
 
     /// What the steps of a pass cost.
@@ -62,10 +74,20 @@ impl Outline {
 /// A pass to count or to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuPass {
-    /// This many sequences read a token each, after `depth` others.
-    Decode { sequences: usize, depth: usize },
-    /// A sequence reads this many tokens after `depth` others; the logits of the last are wanted.
-    Prefill { tokens: usize, depth: usize },
+    /// Sequences read a token each.
+    Decode {
+        /// Number of them.
+        sequences: usize,
+        /// Tokens that each has read before.
+        depth: usize,
+    },
+    /// A sequence reads tokens; the logits of the last are wanted.
+    Prefill {
+        /// Number of them.
+        tokens: usize,
+        /// Tokens that it has read before.
+        depth: usize,
+    },
 }
 
 impl GpuPass {
@@ -80,14 +102,17 @@ impl GpuPass {
 /// What a dispatch costs.
 #[derive(Clone, Debug)]
 pub struct GpuStep {
+    /// Name of its kernel.
     pub kernel: &'static str,
     /// Layer that it belongs to; `None`: before or after all of them.
     pub layer: Option<usize>,
+    /// Workgroups.
     pub workgroups: u64,
     /// Threads of a workgroup.
     pub threads: u64,
-    /// Bytes of weights that are needed, and that all workgroups read together.
+    /// Bytes of weights that it needs.
     pub weight_bytes: u64,
+    /// Bytes of weights that all workgroups read together.
     pub weight_reads: u64,
     /// Bytes of the pass's rows that all workgroups read together in products.
     pub row_reads: u64,

@@ -4,7 +4,7 @@
 
 use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, INPUTS, KernelConstants, SEAL};
 use super::products::{Epilogue, Products, RowsOf};
-use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
+use super::steps::{BufferRef, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
@@ -42,6 +42,7 @@ impl Planner<'_> {
                 plan.push(&CANDIDATES, constants, scratch.map(BufferRef::Scratch).to_vec(), groups);
             }
         }
+        plan.finish();
         plan
     }
 
@@ -363,21 +364,22 @@ impl Planner<'_> {
             .flag("GATED", weights.gate.is_some())
             .uint("GATES", width - weights.gate.as_ref().map_or(0, |gate| gate.n_out))
             .uint("WIDTH", width);
+        let params = plan.params(bytemuck::cast_slice(&[self.vectors[l].sinks, u32::MAX]));
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
-            plan.params(bytemuck::bytes_of(&self.vectors[l].sinks)),
+            params,
             BufferRef::Vectors,
             BufferRef::Scratch(PassBuffer::Positions),
             BufferRef::Scratch(PassBuffer::Partials),
             BufferRef::Scratch(PassBuffer::Products),
             BufferRef::Scratch(PassBuffer::Contexts),
+            BufferRef::Nothing,
         ];
-        plan.push(
-            &COMBINE,
-            constants,
-            bindings,
-            [Extent::Fixed(own.n_heads), Extent::Rows(1), Extent::Fixed(1)],
-        );
+        let groups = [Extent::Fixed(own.n_heads), Extent::Rows(1), Extent::Fixed(1)];
+        plan.push(&COMBINE, constants, bindings, groups);
+        let width = own.n_heads * own.v_dim;
+        let norm_at = params.offset() + 4;
+        plan.can_code(Coding { buffer: PassBuffer::Contexts, width, per_row: 1, norm_at });
     }
 }
 

@@ -1,8 +1,12 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
-use super::kernels::{CENTER, KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS};
-use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner, Work};
-use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
+use super::kernels::{
+    CENTER, CODE, KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS, TILE, TILE_FLOATS,
+};
+use super::steps::{
+    BufferRef, CodedRows, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner, TILE_ROWS, Work,
+};
+use super::weights::{GpuMatrix, GpuScheme, MatrixPart, PANEL, UNIT};
 use crate::model::family::{Activation, Gating};
 use crate::model::spec::ExpertSpec;
 use crate::model::weights::{DenseAndExperts, Mixture, Mlp};
@@ -125,7 +129,7 @@ fn join(matrices: &[&GpuMatrix]) -> bool {
     }) && matrices.iter().all(|matrix| matrix.pieces.len() == 1)
 }
 
-/// A part of a matrix, as `product.wgsl` has it.
+/// A part of a matrix, as `results.wgsl` has it.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct MatrixSegment {
@@ -141,24 +145,36 @@ struct MatrixSegment {
     is_other: u32,
 }
 
-/// Parameters, as `product.wgsl` has them.
+/// Parameters, as `results.wgsl` has them.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
-    k: u32,
-    units: u32,
     x_stride: u32,
     y_stride: u32,
     norm: u32,
     eps: f32,
     each_x: u32,
     each_y: u32,
+    x_first: u32,
     expert_bias: u32,
     expert_scales: u32,
-    x_first: u32,
-    unused: u32,
+    code_norm: u32,
+    unused: [u32; 2],
     segments: [MatrixSegment; SEGMENTS],
 }
+
+/// Where a product finds its units in coded rows: units of a row, the first one, and those from head to head.
+#[derive(Clone, Copy, Default)]
+struct CodedView {
+    row: usize,
+    first: usize,
+    each: usize,
+}
+
+/// Outputs of a tile, at most.
+const TILE_OUTS: usize = 64;
+/// Units that a tile stages at a time, of codes and of floats.
+const STEP: usize = 4;
 
 impl LayerVectors {
     /// A mixture of the layer.
@@ -228,6 +244,7 @@ impl Planner<'_> {
             let inputs = [experts.inputs(), mlp.inputs()].concat();
             latent.is_none()
                 && mlp.up.n_out % shape.d_ff == 0
+                && shape.d_ff % PANEL == 0
                 && mlp.inputs().into_iter().chain([&mlp.down]).all(|matrix| matrix.bias.is_none())
                 && join(&inputs)
                 && join(&[down, &mlp.down])
@@ -364,13 +381,15 @@ impl Planner<'_> {
         scale: f32,
     ) {
         let d = self.spec.d_model;
-        let params = plan.params(bytemuck::cast_slice(&[norm, scale.to_bits()]));
-        let bindings = vec![params, BufferRef::Vectors, BufferRef::Scratch(from), BufferRef::Scratch(onto)];
+        let params = plan.params(bytemuck::cast_slice(&[norm, scale.to_bits(), NONE]));
+        let (from, to) = (BufferRef::Scratch(from), BufferRef::Scratch(onto));
+        let bindings = vec![params, BufferRef::Vectors, from, to, BufferRef::Nothing];
         let constants = KernelConstants::default()
             .uint("THREADS", 256)
             .uint("D_MODEL", d)
             .float("EPS", self.spec.norm_eps);
         plan.push(&NORM, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
+        plan.can_code(Coding { buffer: onto, width: d, per_row: 1, norm_at: params.offset() + 8 });
     }
 
     /// Each head of rows times its own matrix.
@@ -398,24 +417,83 @@ impl Planner<'_> {
                 }
             }
         }
+        let is_whole = groups.len() == 1;
         for group in groups {
+            let first = plan.steps.len();
             self.product(plan, &products, &group);
+            let first = &mut plan.steps[first..];
+            first.iter_mut().filter(|_| !is_whole).for_each(|step| step.coding = None);
         }
+    }
+
+    /// Rows in 8 bits, as a product reads them. What wrote the rows last codes all of their columns, if it can:
+    /// they need no step of their own then.
+    fn code(&self, plan: &mut Plan, rows: CodedRows) -> CodedView {
+        let (x, per_row) = (rows.x, rows.per_row);
+        let (n_heads, each) = rows.heads;
+        let view = CodedView { row: rows.stride / UNIT, first: rows.first / UNIT, each: each / UNIT };
+        let is_whole = rows.stride == rows.width;
+        let is_view = is_whole || [rows.first, rows.stride, each].iter().all(|n| n % UNIT == 0);
+        if is_view && (is_whole || rows.norm.is_none()) {
+            let all = CodedRows { first: 0, heads: (1, 0), width: rows.stride, ..rows };
+            if plan.has_coded(&all) {
+                return view;
+            }
+            let coding = |norm_at| Coding { buffer: x, width: rows.stride, per_row, norm_at };
+            let writer = plan.writer(x).filter(|step| !self.shape.apart && !step.codes);
+            let writer = writer.filter(|step| step.coding.is_some_and(|it| it == coding(it.norm_at)));
+            if let Some(writer) = writer {
+                writer.codes = true;
+                writer.bindings.pop();
+                writer.bindings.push(BufferRef::Coded(x));
+                let at = writer.coding.map_or(0, |coding| coding.norm_at);
+                plan.params[at..at + 4].copy_from_slice(&rows.norm.unwrap_or(NONE).to_le_bytes());
+                plan.keep_coded(all);
+                return view;
+            }
+        }
+        let units = rows.width / UNIT;
+        if !plan.has_coded(&rows) {
+            let [first, stride, each] = [rows.first, rows.stride, each].map(|n| (n / 4) as u32);
+            let params = [first, stride, each, rows.norm.unwrap_or(NONE)];
+            let params = plan.params(bytemuck::cast_slice(&params));
+            let bindings = vec![params, BufferRef::Vectors, BufferRef::Scratch(x), BufferRef::Coded(x)];
+            let constants = KernelConstants::default().uint("UNITS", units).uint("HEADS", n_heads);
+            let groups =
+                [Extent::Fixed((2 * units).div_ceil(64)), Extent::Slots(per_row), Extent::Fixed(n_heads)];
+            plan.push(&CODE, constants, bindings, groups);
+            plan.keep_coded(rows);
+        }
+        CodedView { row: n_heads * units, first: 0, each: units }
     }
 
     fn product(&self, plan: &mut Plan, products: &Products<'_>, group: &Group<'_>) {
         let (first, at, _) = group[0];
+        let is_coded = first.scheme.is_coded();
         let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
         let used = products.mixture.map_or(1, |sent| sent.spec.used);
-        let (rows, extent) = match products.rows_of {
-            RowsOf::All => (self.shape.rows, Extent::Rows(self.shape.rows)),
-            RowsOf::Wanted => (self.shape.wanted, Extent::Wanted(self.shape.wanted)),
-            RowsOf::Experts { shared } => (1, Extent::Slots(used + shared)),
-            RowsOf::Mixed { .. } => (1, Extent::Rows(1)),
+        let (rows, by_rows): (usize, fn(usize) -> Extent) = match products.rows_of {
+            RowsOf::All => (self.shape.rows, Extent::Rows),
+            RowsOf::Wanted => (self.shape.wanted, Extent::Wanted),
+            RowsOf::Experts { .. } | RowsOf::Mixed { .. } => (1, Extent::Rows),
         };
+        let is_tiled = rows == TILE_ROWS;
+        let (extent, y_per_row, x_per_row) = match products.rows_of {
+            RowsOf::All | RowsOf::Wanted => (by_rows(rows), 1, 1),
+            RowsOf::Experts { shared } => (Extent::Slots(used + shared), used + shared, 1),
+            RowsOf::Mixed { shared } => (Extent::Rows(1), 1, used + shared),
+        };
+        let rows_of_x = CodedRows {
+            x: products.x,
+            first: products.x_first,
+            stride: products.x_stride,
+            heads: products.heads,
+            width: first.k,
+            per_row: x_per_row,
+            norm: products.norm,
+        };
+        let view = if is_coded { self.code(plan, rows_of_x) } else { CodedView::default() };
         let mut params = Params {
-            k: first.k as u32,
-            units: first.units() as u32,
             x_stride: (products.x_stride / 4) as u32,
             y_stride: products.y_stride as u32,
             norm: products.norm.unwrap_or(NONE),
@@ -425,10 +503,12 @@ impl Planner<'_> {
             expert_bias: products.mixture.and_then(|sent| sent.bias).unwrap_or(0),
             expert_scales: products.mixture.and_then(|sent| sent.scales).unwrap_or(NONE),
             x_first: (products.x_first / 4) as u32,
+            code_norm: NONE,
             ..Params::default()
         };
         let n_pairs = if products.pair { 2 } else { 1 };
-        let (mut n_groups, mut weight_bytes) = (0, 0);
+        let outs = if is_tiled { TILE_OUTS / n_pairs } else { PANEL };
+        let (mut n_groups, mut weight_bytes, mut n_out_all) = (0, 0, 0);
         for (i, (matrix, piece, column)) in group.iter().enumerate() {
             // After the experts comes the shared expert: parts of one matrix, of its outputs or of its
             // inputs.
@@ -439,7 +519,7 @@ impl Planner<'_> {
             };
             let n_out = piece.n_out / parts;
             let is_input = shared && matches!(products.rows_of, RowsOf::Mixed { .. });
-            let each_units = if is_input { first.units() } else { n_out * matrix.units() };
+            let each_units = if is_input { first.units() } else { matrix.panel_units(n_out) };
             params.segments[i] = MatrixSegment {
                 planes: piece.planes,
                 codes: piece.codes,
@@ -453,7 +533,8 @@ impl Planner<'_> {
                 is_other: u32::from(matrix.scheme != first.scheme),
             };
             let goes_along = shared || i % n_pairs > 0;
-            n_groups += if goes_along { 0 } else { n_out.div_ceil(OUTS) };
+            n_groups += if goes_along { 0 } else { n_out.div_ceil(outs) };
+            n_out_all += if goes_along { 0 } else { n_out };
             let times = match products.rows_of {
                 RowsOf::Experts { .. } | RowsOf::Mixed { .. } if !shared => used,
                 _ => products.heads.0,
@@ -463,13 +544,19 @@ impl Planner<'_> {
         let is_sent = matches!(products.rows_of, RowsOf::Experts { .. } | RowsOf::Mixed { .. });
         let is_mixed = matches!(products.rows_of, RowsOf::Mixed { .. });
         let n_segments = if products.pair || is_sent { 1 } else { group.len() };
-        let (words, chunk) = if first.scheme.is_coded() { (8, 64) } else { (32, 32) };
-        let constants = KernelConstants::default()
-            .uint("R", rows)
-            .uint("ROUNDS", rows.div_ceil(8))
-            .uint("CHUNK", (chunk / rows).max(8))
-            .uint("WORDS", words)
-            .flag("CODED", first.scheme.is_coded())
+        let constants = match is_tiled {
+            true if is_coded && self.has_dot => {
+                KernelConstants::default().uint("STEP", STEP).flag("DOT", true)
+            }
+            true => KernelConstants::default().uint("STEP", 1).flag("DOT", false),
+            false => KernelConstants::default().uint("R", rows),
+        };
+        let constants = constants
+            .uint("UNITS", first.units())
+            .uint("K", first.k)
+            .uint("ROW_UNITS", view.row)
+            .uint("FIRST_UNIT", view.first)
+            .uint("HEAD_UNITS", view.each)
             .flag("BIASED", group.iter().any(|(matrix, ..)| matrix.scheme.is_biased()))
             .flag("NORM", products.norm.is_some())
             .flag("PAIR", products.pair)
@@ -490,30 +577,44 @@ impl Planner<'_> {
                 },
             );
         let table = if is_sent || products.gated { PassBuffer::Scores } else { PassBuffer::Wanted };
+        let params = plan.params(bytemuck::bytes_of(&params));
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
-            plan.params(bytemuck::bytes_of(&params)),
+            params,
             BufferRef::Slab(at.slab),
             BufferRef::Slab(at.slab),
             BufferRef::Vectors,
-            BufferRef::Scratch(products.x),
+            if is_coded { BufferRef::Coded(products.x) } else { BufferRef::Scratch(products.x) },
             BufferRef::Scratch(products.y),
             BufferRef::Scratch(table),
+            BufferRef::Nothing,
         ];
-        let source = if first.scheme.is_coded() { &PRODUCT } else { &PRODUCT_FLOATS };
+        let source = match (is_tiled, is_coded) {
+            (false, true) => &PRODUCT,
+            (false, false) => &PRODUCT_FLOATS,
+            (true, true) => &TILE,
+            (true, false) => &TILE_FLOATS,
+        };
         let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(products.heads.0)];
         plan.push(source, constants, bindings, groups);
-        let units = first.units() as u64;
-        let (slots, pair) = (if is_mixed { used as u64 } else { 1 }, n_pairs as u64);
+        let codes_all =
+            n_out_all * products.heads.0 == products.y_stride && products.rows_of != RowsOf::Wanted;
+        let norm_at = params.offset() + std::mem::offset_of!(Params, code_norm);
+        let coding = Coding { buffer: products.y, width: products.y_stride, per_row: y_per_row, norm_at };
+        let (slots, units) = (if is_mixed { used as u64 } else { 1 }, first.units() as u64);
+        let (outs, row_bytes) = ((outs * n_pairs) as u64, if is_coded { 56 } else { 128 });
+        let step = if is_coded && self.has_dot { STEP as u64 } else { 1 };
         let work = Work {
             weight_bytes,
-            group_weights: first.n_bytes() / first.n_out as u64 * OUTS as u64 * pair * slots,
-            group_rows: rows as u64 * units * 128 * slots,
-            group_barriers: 2 * units.div_ceil((chunk / rows).max(8) as u64) * slots,
-            group_multiplications: (OUTS * first.k * rows) as u64 * pair * slots,
+            group_weights: first.n_bytes() / first.n_out as u64 * outs * slots,
+            group_rows: rows as u64 * units * row_bytes * slots,
+            group_barriers: if is_tiled { 2 * units.div_ceil(step) } else { 0 },
+            group_multiplications: outs * (first.k * rows) as u64 * slots,
             ..Work::default()
         };
-        plan.steps.last_mut().into_iter().for_each(|step| step.work = work);
+        if let Some(step) = plan.steps.last_mut() {
+            (step.work, step.coding) = (work, codes_all.then_some(coding));
+        }
     }
 }
 

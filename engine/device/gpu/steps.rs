@@ -1,10 +1,11 @@
 //! Steps of a pass as data: buffers, extents, and the plan that they make.
 
-use super::kernels::{KernelConstants, KernelSource};
-use super::weights::GpuMatrix;
+use super::kernels::{Access, KernelConstants, KernelSource};
+use super::weights::{GpuMatrix, UNIT};
 use crate::kv::layout::KvLayout;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
+use std::collections::HashMap;
 
 /// What is compiled into the kernels of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,19 +18,34 @@ pub(super) struct PassShape {
     pub(super) lone: bool,
     /// True if of wanted logits the likeliest tokens are enough.
     pub(super) best: bool,
+    /// True if nothing but steps of their own codes rows: buffers may be changed between steps.
+    pub(super) apart: bool,
 }
 
 impl PassShape {
     /// Passes of this many rows, of which so many have logits that are wanted.
     pub(super) fn new(rows: usize, wanted: usize, lone: bool, best: bool) -> Self {
         let wanted = if wanted == 0 { 0 } else { rows_of(wanted) };
-        Self { rows: rows_of(rows), wanted, lone, best }
+        Self { rows: rows_of(rows), wanted, lone, best, apart: false }
     }
 }
 
-/// Rows of a workgroup for a given number in all: a power of two.
-pub(super) fn rows_of(n: usize) -> usize {
-    n.next_power_of_two().min(16)
+/// Rows of a tile.
+pub(super) const TILE_ROWS: usize = 64;
+
+/// Rows of a workgroup for a given number in all: a power of two up to 16, else those of a tile.
+fn rows_of(n: usize) -> usize {
+    if n > 16 { TILE_ROWS } else { n.next_power_of_two() }
+}
+
+impl BufferRef {
+    /// Where parameters begin among the plan's.
+    pub(super) fn offset(self) -> usize {
+        match self {
+            Self::Params(first, _) => first,
+            _ => 0,
+        }
+    }
 }
 
 /// A buffer, or a part of one.
@@ -43,6 +59,10 @@ pub(super) enum BufferRef {
     Params(usize, usize),
     /// Memory of a pass.
     Scratch(PassBuffer),
+    /// The same in 8 bits, as `coded.wgsl` has it.
+    Coded(PassBuffer),
+    /// What is not used.
+    Nothing,
     /// A layer's open rows, blocks, and exact rows.
     Rows(usize),
     Blocks(usize),
@@ -149,6 +169,51 @@ pub(super) struct Dispatch {
     /// Layer that it belongs to; none: the end.
     pub(super) layer: Option<usize>,
     pub(super) work: Work,
+    /// What it can code of what it writes, and whether it does: its last binding takes it.
+    pub(super) coding: Option<Coding>,
+    pub(super) codes: bool,
+}
+
+impl Dispatch {
+    /// Tells whether it writes to a buffer.
+    pub(super) fn writes(&self, buffer: PassBuffer) -> bool {
+        let mut bindings = self.bindings.iter().zip(self.source.bindings);
+        bindings.any(|(place, access)| *place == BufferRef::Scratch(buffer) && *access == Access::Write)
+    }
+}
+
+/// Rows that a step can code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Coding {
+    pub(super) buffer: PassBuffer,
+    /// Numbers of a row, and rows for each of the pass.
+    pub(super) width: usize,
+    pub(super) per_row: usize,
+    /// Place among the plan's parameters of the norm that they are for.
+    pub(super) norm_at: usize,
+}
+
+/// Rows in 8 bits, as a product needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CodedRows {
+    pub(super) x: PassBuffer,
+    /// First column, and distance of rows.
+    pub(super) first: usize,
+    pub(super) stride: usize,
+    /// Heads of a row, their distance, and numbers that are coded of each: their units follow one another.
+    pub(super) heads: (usize, usize),
+    pub(super) width: usize,
+    /// Rows for each of the pass.
+    pub(super) per_row: usize,
+    pub(super) norm: Option<u32>,
+}
+
+impl CodedRows {
+    /// Bytes for a row of the pass.
+    fn n_bytes(&self) -> usize {
+        let units = self.heads.0 * self.width / UNIT;
+        16 * (3 * units + units.div_ceil(2)) * self.per_row
+    }
 }
 
 /// What a dispatch reads, as far as its planner knows.
@@ -171,6 +236,11 @@ pub(super) struct Work {
 pub(super) struct Plan {
     pub(super) steps: Vec<Dispatch>,
     pub(super) params: Vec<u8>,
+    /// Bytes of coded rows for a row of the pass.
+    pub(super) coded_bytes: HashMap<PassBuffer, usize>,
+    /// While it is made: what is coded of buffers as they are, and the step that wrote each last.
+    coded: HashMap<PassBuffer, CodedRows>,
+    writers: HashMap<PassBuffer, usize>,
 }
 
 /// Places among the vectors of what belongs to a layer.
@@ -211,6 +281,8 @@ pub(super) struct Planner<'a> {
     pub(super) projected_norm: u32,
     pub(super) layout: &'a KvLayout,
     pub(super) shape: PassShape,
+    /// Whether four products of bytes are an instruction.
+    pub(super) has_dot: bool,
 }
 
 /// Distance of parameters in their buffer.
@@ -224,8 +296,44 @@ impl Plan {
         bindings: Vec<BufferRef>,
         groups: [Extent; 3],
     ) {
-        let work = Work::default();
-        self.steps.push(Dispatch { source, constants, bindings, groups, layer: None, work });
+        debug_assert_eq!(bindings.len(), source.bindings.len(), "{}", source.name);
+        for (place, access) in bindings.iter().zip(source.bindings) {
+            if let (BufferRef::Scratch(buffer), Access::Write) = (place, access) {
+                self.coded.remove(buffer);
+                self.writers.insert(*buffer, self.steps.len());
+            }
+        }
+        let (layer, work, coding, codes) = (None, Work::default(), None, false);
+        self.steps.push(Dispatch { source, constants, bindings, groups, layer, work, coding, codes });
+    }
+
+    /// The last step can code what it writes.
+    pub(super) fn can_code(&mut self, coding: Coding) {
+        self.steps.last_mut().into_iter().for_each(|step| step.coding = Some(coding));
+    }
+
+    /// The step that wrote a buffer last.
+    pub(super) fn writer(&mut self, buffer: PassBuffer) -> Option<&mut Dispatch> {
+        let step = self.writers.get(&buffer)?;
+        self.steps.get_mut(*step)
+    }
+
+    /// Tells whether rows are coded already, as they are now.
+    pub(super) fn has_coded(&self, rows: &CodedRows) -> bool {
+        self.coded.get(&rows.x) == Some(rows)
+    }
+
+    pub(super) fn keep_coded(&mut self, rows: CodedRows) {
+        let bytes = self.coded_bytes.entry(rows.x).or_default();
+        *bytes = rows.n_bytes().max(*bytes);
+        self.coded.insert(rows.x, rows);
+    }
+
+    /// Says in the constants of each step that could code whether it does.
+    pub(super) fn finish(&mut self) {
+        for step in self.steps.iter_mut().filter(|step| step.source.can_code) {
+            step.constants = std::mem::take(&mut step.constants).flag("CODES", step.codes);
+        }
     }
 
     /// Takes in a step's parameters.

@@ -5,7 +5,7 @@ use super::Gpu;
 use super::cache::GpuCache;
 use super::outline::GpuPass;
 use super::plan::CANDIDATE_WORDS;
-use super::steps::{Extent, PassBuffer, PassShape};
+use super::steps::{BufferRef, Extent, PassBuffer, PassShape, Plan};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
@@ -157,7 +157,7 @@ impl Gpu {
     }
 
     /// Bytes of each memory of a pass.
-    pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(PassBuffer, u64)> {
+    pub(super) fn scratch_bytes(&self, plan: &Plan, tables: &Tables) -> Vec<(BufferRef, u64)> {
         let (spec, rows) = (&self.spec, tables.n_rows);
         let attention = |of: &dyn Fn(&AttentionSpec) -> usize| {
             let attention = spec.layers.iter().filter_map(|layer| layer.attention.as_ref());
@@ -213,9 +213,11 @@ impl Gpu {
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
             (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),
         ];
-        let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
-        let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));
-        floats.chain(uploads).collect()
+        let floats = floats.into_iter().map(|(scratch, n)| (BufferRef::Scratch(scratch), 4 * n as u64));
+        let uploads =
+            tables.bytes.iter().map(|(scratch, bytes)| (BufferRef::Scratch(*scratch), bytes.len() as u64));
+        let coded = plan.coded_bytes.iter().map(|(x, n)| (BufferRef::Coded(*x), (rows * n) as u64));
+        floats.chain(uploads).chain(coded).collect()
     }
 }
 

@@ -43,7 +43,8 @@ impl Gpu {
     /// # Errors
     /// The device has no timestamps; what `run` returns.
     pub(crate) fn timed(&self, pass: GpuPass, run: impl FnOnce() -> Result<()>) -> Result<Vec<GpuStep>> {
-        let steps = |steps| std::mem::replace(&mut *self.timed.lock().unwrap_or_else(PoisonError::into_inner), steps);
+        let steps =
+            |steps| std::mem::replace(&mut *self.timed.lock().unwrap_or_else(PoisonError::into_inner), steps);
         steps(Some((pass, Vec::new())));
         let ran = run();
         let found = steps(None);
@@ -83,9 +84,8 @@ impl Gpu {
         let tick = f64::from(self.context.queue.get_timestamp_period());
         let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((pass, kept)) = timed.as_mut() else { return Ok(()) };
-        let time = |stamps: &[u64]| {
-            Duration::from_nanos((stamps[1].saturating_sub(stamps[0]) as f64 * tick) as u64)
-        };
+        let time =
+            |stamps: &[u64]| Duration::from_nanos((stamps[1].saturating_sub(stamps[0]) as f64 * tick) as u64);
         let all = steps.iter().zip(stamps.chunks_exact(2));
         *kept = all
             .filter_map(|(step, stamps)| {

@@ -1,8 +1,10 @@
 //! A model's matrices on the GPU: the file's bits, in planes that kernels read in whole words.
 //!
-//! A row is divided into units of 32 numbers, the last one padded with zeros. A matrix is stored in a slab as
-//! planes, each for all units in order and aligned to 16 bytes: first the codes, then their scales and
-//! biases.
+//! A row is divided into units of 32 numbers, the last one padded with zeros; the rows of a matrix, which are its
+//! outputs, into panels of 16, the last one padded too. A panel's units follow one another, and of a unit the 16
+//! outputs: threads that take an output each read neighbouring bytes. A matrix is stored in a slab as planes,
+//! each for all units in this order and aligned to 16 bytes: first the codes (of those that take more than 16
+//! bytes a unit, by 16 bytes of all outputs), then their scales and biases.
 //!
 //! | type | codes | further planes |
 //! |---|---|---|
@@ -110,70 +112,82 @@ impl GpuScheme {
     /// Planes of rows of a matrix, `[n_rows, k]`, which are `bytes` in the file.
     fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> [Vec<u8>; 4] {
         let (block, size) = self.kind().block();
-        let units = k.div_ceil(UNIT);
-        let mut planes = self.planes().map(|n_bytes| vec![0; (n_rows * units * n_bytes).div_ceil(8)]);
+        let (units, per_row) = (k.div_ceil(UNIT), k / block);
+        let n_units = n_rows.next_multiple_of(PANEL) * units;
+        let mut planes = self.planes().map(|n_bytes| vec![0; (n_units * n_bytes).div_ceil(8)]);
         let mut put = |plane: usize, at: usize, bytes: &[u8]| {
-            planes[plane][at..][..bytes.len()].copy_from_slice(bytes);
+            planes[plane][at * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
         };
-        if !self.is_coded() {
-            for (row, bytes) in bytes.chunks_exact(k * size).enumerate() {
-                put(0, row * units * UNIT * size, bytes);
-            }
-            return planes;
-        }
-        for (i, bytes) in bytes.chunks_exact(size).enumerate() {
-            match self {
-                Self::Q4_0 | Self::Iq4Nl => {
-                    put(0, 16 * i, &bytes[2..]);
-                    put(1, 2 * i, &bytes[..2]);
-                }
-                Self::Q4_1 => {
-                    put(0, 16 * i, &bytes[4..]);
-                    put(1, 4 * i, &bytes[..4]);
-                }
-                Self::Q5_0 => {
-                    put(0, 16 * i, &bytes[6..]);
-                    put(1, 4 * i, &bytes[2..6]);
-                    put(2, 2 * i, &bytes[..2]);
-                }
-                Self::Q5_1 => {
-                    put(0, 16 * i, &bytes[8..]);
-                    put(1, 4 * i, &bytes[4..8]);
-                    put(2, 4 * i, &bytes[..4]);
-                }
-                Self::Q8_0 => {
-                    put(0, 32 * i, &bytes[2..]);
-                    put(1, 2 * i, &bytes[..2]);
-                }
-                Self::Mxfp4 => {
-                    put(0, 16 * i, &bytes[1..]);
-                    put(1, i, &bytes[..1]);
-                }
-                _ => {
-                    let codes = self.codes(bytes);
-                    for (u, codes) in codes.chunks_exact(UNIT).enumerate() {
-                        let unit = block / UNIT * i + u;
-                        let low: Vec<u8> =
-                            (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
-                        put(0, 16 * unit, &low);
-                        // The bits above the low four, by unit.
-                        let high = |width: usize| {
-                            let bits = codes.iter().enumerate();
-                            bits.fold(0u64, |all, (j, code)| all | u64::from(code >> 4) << (width * j))
-                        };
-                        match self {
-                            Self::Q5K => put(1, 4 * unit, &(high(1) as u32).to_le_bytes()),
-                            Self::Q6K => {
-                                put(1, 8 * unit, &high(2).to_le_bytes());
-                                put(2, 2 * unit, &bytes[192 + 2 * u..][..2]);
-                            }
-                            _ => {}
-                        }
+        for (row, bytes) in bytes.chunks_exact(per_row * size).enumerate() {
+            // Places by output of what a panel has `n` of in a row.
+            let place = |n: usize, i: usize| (row / PANEL * n + i) * PANEL + row % PANEL;
+            if !self.is_coded() {
+                for (u, unit) in bytes.chunks(UNIT * size).enumerate() {
+                    let n = UNIT * size / 16;
+                    for (i, part) in unit.chunks(16).enumerate() {
+                        let mut whole = [0; 16];
+                        whole[..part.len()].copy_from_slice(part);
+                        put(0, place(units * n, u * n + i), &whole);
                     }
-                    match self {
-                        Self::Q4K => put(1, 16 * i, &bytes[..16]),
-                        Self::Q5K => put(2, 16 * i, &bytes[..16]),
-                        _ => put(3, 2 * i, &bytes[208..210]),
+                }
+                continue;
+            }
+            for (i, bytes) in bytes.chunks_exact(size).enumerate() {
+                let at = place(per_row, i);
+                match self {
+                    Self::Q4_0 | Self::Iq4Nl => {
+                        put(0, at, &bytes[2..]);
+                        put(1, at, &bytes[..2]);
+                    }
+                    Self::Q4_1 => {
+                        put(0, at, &bytes[4..]);
+                        put(1, at, &bytes[..4]);
+                    }
+                    Self::Q5_0 => {
+                        put(0, at, &bytes[6..]);
+                        put(1, at, &bytes[2..6]);
+                        put(2, at, &bytes[..2]);
+                    }
+                    Self::Q5_1 => {
+                        put(0, at, &bytes[8..]);
+                        put(1, at, &bytes[4..8]);
+                        put(2, at, &bytes[..4]);
+                    }
+                    Self::Q8_0 => {
+                        put(0, place(2 * units, 2 * i), &bytes[2..18]);
+                        put(0, place(2 * units, 2 * i + 1), &bytes[18..]);
+                        put(1, at, &bytes[..2]);
+                    }
+                    Self::Mxfp4 => {
+                        put(0, at, &bytes[1..]);
+                        put(1, at, &bytes[..1]);
+                    }
+                    _ => {
+                        let codes = self.codes(bytes);
+                        for (u, codes) in codes.chunks_exact(UNIT).enumerate() {
+                            let at = place(units, block / UNIT * i + u);
+                            let low: Vec<u8> =
+                                (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
+                            put(0, at, &low);
+                            // The bits above the low four, by unit.
+                            let high = |width: usize| {
+                                let bits = codes.iter().enumerate();
+                                bits.fold(0u64, |all, (j, code)| all | u64::from(code >> 4) << (width * j))
+                            };
+                            match self {
+                                Self::Q5K => put(1, at, &(high(1) as u32).to_le_bytes()),
+                                Self::Q6K => {
+                                    put(1, at, &high(2).to_le_bytes());
+                                    put(2, at, &bytes[192 + 2 * u..][..2]);
+                                }
+                                _ => {}
+                            }
+                        }
+                        match self {
+                            Self::Q4K => put(1, at, &bytes[..16]),
+                            Self::Q5K => put(2, at, &bytes[..16]),
+                            _ => put(3, at, &bytes[208..210]),
+                        }
                     }
                 }
             }
@@ -237,6 +251,11 @@ impl GpuMatrix {
         self.k.div_ceil(UNIT)
     }
 
+    /// Units of a panel's rows of this many outputs, as segments count them: those of an output in each.
+    pub(super) fn panel_units(&self, n_out: usize) -> usize {
+        n_out.div_ceil(PANEL) * self.units()
+    }
+
     /// Bytes of it, as kernels read them.
     pub(super) fn n_bytes(&self) -> u64 {
         let planes: usize = self.scheme.planes().iter().sum();
@@ -244,8 +263,8 @@ impl GpuMatrix {
     }
 }
 
-/// Outputs of a workgroup.
-pub(super) const OUTS: usize = 32;
+/// Outputs of a panel.
+pub(super) const PANEL: usize = 16;
 /// Bytes of a slab, at least: several matrices share one.
 const SLAB: u64 = 2 << 30;
 /// Maximum number of bytes that wait for the driver to take them.
@@ -412,24 +431,18 @@ impl Pack for Packer {
             self.layer = Some(l);
         }
         // Matrices of one tensor lie in one slab, their units one after the other.
-        let together = scheme.places(of * n_out * units)[4] as u64;
-        if of > 1 && (n_out * units) % 32 != 0 {
-            return Err(Error::device(format!(
-                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; \
-                 expected multiples of 32",
-                gguf.name
-            )));
-        }
+        let n_units = n_out.next_multiple_of(PANEL) * units;
+        let together = scheme.places(of * n_units)[4] as u64;
         if together <= self.limit {
             let piece = match self.tensor.filter(|_| index > 0) {
                 Some(piece) => piece,
                 None => {
                     self.reserve(together)?;
-                    self.take(scheme, of * n_out * units, 0, n_out)
+                    self.take(scheme, of * n_units, 0, n_out)
                 }
             };
             self.tensor = Some(piece);
-            self.put(&piece, index * n_out * units, scheme, bytes, n_out, k);
+            self.put(&piece, index * n_units, scheme, bytes, n_out, k);
             pieces.push(piece);
         } else if of > 1 {
             return Err(Error::device(format!(
@@ -441,12 +454,13 @@ impl Pack for Packer {
             )));
         } else {
             let (row_bytes, of_row) = (bytes.len() / n_out, together.div_ceil(n_out as u64) + 1);
-            let most = ((self.limit - 64) / of_row) as usize / OUTS * OUTS;
+            let most = ((self.limit - 64) / of_row) as usize / PANEL * PANEL;
             let mut first = 0;
             while first < n_out {
-                let n = most.max(OUTS).min(n_out - first);
-                self.reserve(scheme.places(n * units)[4] as u64)?;
-                let piece = self.take(scheme, n * units, first, n);
+                let n = most.max(PANEL).min(n_out - first);
+                let n_units = n.next_multiple_of(PANEL) * units;
+                self.reserve(scheme.places(n_units)[4] as u64)?;
+                let piece = self.take(scheme, n_units, first, n);
                 self.put(&piece, 0, scheme, &bytes[first * row_bytes..][..n * row_bytes], n, k);
                 pieces.push(piece);
                 first += n;

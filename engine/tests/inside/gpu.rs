@@ -231,14 +231,17 @@ fn faults_are_seen() {
         return;
     }
     let [stage, weigh] = [
-        "stage(thread, first_row, slot, first, params.x_first + group.z * params.each_x);\n            workgroupBarrier();",
+        "stage(taken, first_row, group.z, first, thread);\n        workgroupBarrier();",
         "weights[q * 256u + token] = scores[q];\n        }\n        workgroupBarrier();",
     ];
     let faults = [
         ("none", "", ""),
         ("no barrier behind staging", stage, &stage[..stage.len() - "workgroupBarrier();".len()]),
         ("no barrier behind scores", weigh, &weigh[..weigh.len() - "workgroupBarrier();".len()]),
-        ("a unit too far", "unit + first + i, i, &sums", "unit + first + i + 1u, i, &sums"),
+        ("a unit too far", "taken.here.row_units + u;", "taken.here.row_units + u + 1u;"),
+        ("the other half's scale", "fma(by.y * own.y", "fma(by.y * own.x"),
+        ("squares of half a row", "i < 2u * UNITS; i += OUTS", "i < UNITS; i += OUTS"),
+        ("codes without their norm", "x *= vectors[params.code_norm + column + j];", ""),
         (
             "another head's keys",
             "own * GROUP + h) * (K_DIM / 4u)",
@@ -284,6 +287,8 @@ fn check_faults(
     let mut unseen = Vec::new();
     for (name, right, wrong) in faults.iter().copied() {
         let mut gpu = load(model);
+        // As at the opening of a GPU that is not software.
+        gpu.check_rows().expect("the same bits alone and among others");
         if !right.is_empty() {
             gpu.fault(right, wrong);
         }
@@ -303,25 +308,34 @@ fn check_faults(
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
-/// A fault that no distance shows, for it only changes the order of a sum, is seen by the law.
+/// Faults that no distance shows, for they only change the order of a sum, are seen by the law.
 #[test]
 fn an_order_that_depends_on_rows_is_seen() {
     if !is_here("an_order_that_depends_on_rows_is_seen") {
         return;
     }
-    let (model, best) = (RandomModel::tiny(7), gpu::list().remove(0));
-    let bench = Bench::on(&model, KvFormat::Q4, |gguf| {
-        let mut gpu = Gpu::load(gguf, Some(&best.name), &mut |_, _| {}).expect("a device");
-        // Where pieces are merged, not where they are written.
-        let merge = [
-            "of_head * pass_.n_partials + piece) * STRIDE;\n            let f",
-            "of_head * pass_.n_partials + n - 1u - piece) * STRIDE;\n            let f",
-        ];
-        gpu.fault(merge[0], merge[1]);
-        Box::new(gpu)
-    });
-    let law = std::panic::AssertUnwindSafe(|| bench.check_steps(&[(516, 519, 1)]));
-    assert!(std::panic::catch_unwind(law).is_err(), "pieces merged backwards");
+    // Where pieces are merged, not where they are written.
+    let merge = [
+        "of_head * pass_.n_partials + piece) * STRIDE;\n            let f",
+        "of_head * pass_.n_partials + n - 1u - piece) * STRIDE;\n            let f",
+    ];
+    // Of many rows alone.
+    let lanes = ["(u + 1u) % SHARE == 0u || u + 1u == UNITS", "u + 1u == UNITS"];
+    let wide = RandomModel { d_model: 1024, n_layers: 1, dtype: Dtype::Q8_0, ..RandomModel::tiny(7) };
+    let best = gpu::list().remove(0);
+    for (name, model, fault, step) in [
+        ("pieces merged backwards", RandomModel::tiny(7), Some(merge), (516, 519, 1)),
+        ("no fault", wide.clone(), None, (20, 40, 1)),
+        ("lanes that are not apart", wide, Some(lanes), (20, 40, 1)),
+    ] {
+        let bench = Bench::on(&model, KvFormat::Q4, |gguf| {
+            let mut gpu = Gpu::load(gguf, Some(&best.name), &mut |_, _| {}).expect("a device");
+            fault.into_iter().for_each(|[right, wrong]| gpu.fault(right, wrong));
+            Box::new(gpu)
+        });
+        let law = std::panic::AssertUnwindSafe(|| bench.check_steps(&[step]));
+        assert_eq!(std::panic::catch_unwind(law).is_err(), fault.is_some(), "{name}");
+    }
 }
 
 /// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and

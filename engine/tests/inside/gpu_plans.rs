@@ -2,8 +2,8 @@
 //! reads.
 
 use super::kernels::{KernelConstants, KernelSource, text};
-use super::plan::CANDIDATE_WORDS;
 use super::outline::Outline;
+use super::plan::CANDIDATE_WORDS;
 use super::steps::{Extent, PassShape};
 use super::weights::GpuMatrix;
 use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel, RandomRecurrence};
@@ -44,11 +44,13 @@ fn families() -> Vec<RandomModel> {
 #[test]
 fn every_kernel_becomes_metal() {
     let mut kernels: HashMap<(&str, KernelConstants), &'static KernelSource> = HashMap::new();
-    for model in families() {
-        let outline = outline(&model);
+    for (model, has_dot) in families().into_iter().flat_map(|model| [(model.clone(), false), (model, true)]) {
+        let outline = Outline { has_dot, ..outline(&model) };
         for kv in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
-            for (rows, lone) in [(1, true), (4, true), (8, false), (16, false)] {
-                let plan = outline.plan(&KvChoice::Uniform(kv), PassShape { rows, wanted: rows, lone, best: lone }).expect("a plan");
+            for (rows, lone) in [(1, true), (4, true), (8, false), (16, false), (64, false)] {
+                let plan = outline
+                    .plan(&KvChoice::Uniform(kv), PassShape::new(rows, rows, lone, lone))
+                    .expect("a plan");
                 kernels.extend(plan.steps.into_iter().map(|s| ((s.source.name, s.constants), s.source)));
             }
         }
@@ -124,7 +126,8 @@ const _: () = assert!(4 * CANDIDATE_WORDS <= 16 << 10);
 fn a_token_is_few_dispatches_and_the_weights_once() {
     for (name, model) in shapes() {
         let outline = outline(&model);
-        let plan = outline.plan(&KvChoice::Uniform(KvFormat::Q4), PassShape { rows: 1, wanted: 1, lone: true, best: true }).expect("a plan");
+        let plan =
+            outline.plan(&KvChoice::Uniform(KvFormat::Q4), PassShape::new(1, 1, true, true)).expect("a plan");
         // Blocks and states are sealed once in 256 tokens.
         let is_rare = |extent: &Extent| matches!(extent, Extent::Sealed | Extent::Kept);
         let runs = |step: &&super::Dispatch| !step.groups.iter().any(is_rare);
@@ -143,16 +146,19 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
             of_one * (mixture.spec.n - mixture.spec.used) as u64
         };
         let unused: u64 = outline.weights.layers.iter().map(of_layer).sum();
-        let most = outline.n_bytes - unused;
+        let most = outline.bytes[1] - unused;
         eprintln!(
             "{name}: {n} dispatches ({per_layer} a layer), {} MiB of weights in a file of {} MiB, {:.3} of \
              it read",
             most >> 20,
-            outline.file_bytes >> 20,
+            outline.bytes[0] >> 20,
             read as f64 / most as f64
         );
         assert!(read as f64 <= 1.1 * most as f64, "{name}: {read} bytes of {most}");
-        assert!(outline.n_bytes as f64 <= 1.1 * outline.file_bytes as f64, "{name}");
+        assert!(outline.bytes[1] as f64 <= 1.1 * outline.bytes[0] as f64, "{name}");
+        let of_layer = plan.steps.iter().filter(|step| runs(step) && step.layer == Some(1));
+        let kernels: Vec<&str> = of_layer.map(|step| step.source.name).collect();
+        eprintln!("  {}", kernels.join(", "));
         assert!(per_layer <= 10, "{name}: {per_layer} dispatches a layer");
     }
 }

@@ -23,3 +23,7 @@ fn gated(gate: f32, up: f32) -> f32 {
     }
     return gate / (1.0 + exp(-gate)) * up;
 }
+
+fn sigmoid(x: f32) -> f32 {
+    return 1.0 / (1.0 + exp(-x));
+}

@@ -15,10 +15,6 @@ var<workgroup> worths: array<f32, N_GROUPS>;
 var<workgroup> chosen: array<u32, N_USED>;
 var<workgroup> weights: array<f32, N_USED>;
 
-fn sigmoid(x: f32) -> f32 {
-    return 1.0 / (1.0 + exp(-x));
-}
-
 // `bias` of the first expert among the vectors.
 fn choose(row: u32, bias: u32, thread: u32) {
     for (var i = thread; i < N_EXPERTS; i += THREADS) {

@@ -2,8 +2,8 @@
 // halves of its bytes; further planes as `weights.rs` lays them.
 
 struct Unit {
-    low: array<u32, 4>,
-    high: array<u32, 4>,
+    low: vec4<u32>,
+    high: vec4<u32>,
     scale: vec2<f32>,
     bias: vec2<f32>,
 }
@@ -12,23 +12,22 @@ fn plane_half(plane: u32, i: u32) -> f32 {
     return half_of(planes[plane + i / 2u], i);
 }
 
-fn nibbles(four: vec4<u32>) -> Unit {
-    var unit: Unit;
-    for (var j = 0u; j < 4u; j++) {
-        unit.low[j] = four[j] & 0x0f0f0f0fu;
-        unit.high[j] = (four[j] >> 4u) & 0x0f0f0f0fu;
-    }
-    return unit;
-}
-
 // Adds a fifth bit to each code.
 fn fifth(unit: ptr<function, Unit>, bits: u32) {
-    for (var j = 0u; j < 4u; j++) {
-        let a = (bits >> (4u * j)) & 15u;
-        let b = (bits >> (16u + 4u * j)) & 15u;
-        (*unit).low[j] |= (a & 1u) << 4u | (a & 2u) << 11u | (a & 4u) << 18u | (a & 8u) << 25u;
-        (*unit).high[j] |= (b & 1u) << 4u | (b & 2u) << 11u | (b & 4u) << 18u | (b & 8u) << 25u;
-    }
+    const PLACES = vec4<u32>(0u, 4u, 8u, 12u);
+    let a = vec4<u32>(bits) >> PLACES;
+    let b = vec4<u32>(bits >> 16u) >> PLACES;
+    (*unit).low |= (a & vec4<u32>(1u)) << vec4<u32>(4u) | (a & vec4<u32>(2u)) << vec4<u32>(11u)
+        | (a & vec4<u32>(4u)) << vec4<u32>(18u) | (a & vec4<u32>(8u)) << vec4<u32>(25u);
+    (*unit).high |= (b & vec4<u32>(1u)) << vec4<u32>(4u) | (b & vec4<u32>(2u)) << vec4<u32>(11u)
+        | (b & vec4<u32>(4u)) << vec4<u32>(18u) | (b & vec4<u32>(8u)) << vec4<u32>(25u);
+}
+
+// The fifth and sixth bits of sixteen codes, from two bits each.
+fn sixth(bits: u32) -> vec4<u32> {
+    let a = vec4<u32>(bits) >> vec4<u32>(0u, 8u, 16u, 24u);
+    return (a & vec4<u32>(3u)) << vec4<u32>(4u) | (a & vec4<u32>(12u)) << vec4<u32>(10u)
+        | (a & vec4<u32>(48u)) << vec4<u32>(16u) | (a & vec4<u32>(192u)) << vec4<u32>(22u);
 }
 
 fn same(unit: ptr<function, Unit>, scale: f32, bias: f32) {
@@ -40,10 +39,10 @@ fn byte_of(words: vec3<u32>, i: u32) -> u32 {
     return (words[i / 4u] >> (8u * (i % 4u))) & 255u;
 }
 
-// Scale and bias of unit `i` of a super-block of Q4_K or Q5_K, whose head starts at a word.
-fn k_scale(head: u32, i: u32) -> vec2<f32> {
-    let all = unpack2x16float(planes[head]);
-    let bytes = vec3<u32>(planes[head + 1u], planes[head + 2u], planes[head + 3u]);
+// Scale and bias of unit `i` of a super-block of Q4_K or Q5_K, from the head of that.
+fn k_scale(head: vec4<u32>, i: u32) -> vec2<f32> {
+    let all = unpack2x16float(head.x);
+    let bytes = head.yzw;
     var scale = 0u;
     var least = 0u;
     if (i < 4u) {
@@ -67,17 +66,26 @@ fn looked_up(scheme: u32, codes: u32) -> u32 {
     return out;
 }
 
-fn unit_of(scheme: u32, first: u32, at: vec3<u32>, i: u32) -> Unit {
+fn all_looked_up(scheme: u32, codes: vec4<u32>) -> vec4<u32> {
+    return vec4<u32>(
+        looked_up(scheme, codes.x), looked_up(scheme, codes.y), looked_up(scheme, codes.z), looked_up(scheme, codes.w),
+    );
+}
+
+// Of a panel's unit `p`, counted from the first of the matrix, output `own`.
+fn unit_of(scheme: u32, first: u32, at: vec3<u32>, p: u32, own: u32) -> Unit {
     var unit: Unit;
+    let i = p * 16u + own;
     if (scheme == Q8_0) {
-        let low = codes[first + 2u * i];
-        let high = codes[first + 2u * i + 1u];
-        unit.low = array<u32, 4>(low.x, low.y, low.z, low.w);
-        unit.high = array<u32, 4>(high.x, high.y, high.z, high.w);
+        unit.low = codes[first + p * 32u + own];
+        unit.high = codes[first + p * 32u + 16u + own];
         same(&unit, plane_half(at.x, i), 0.0);
         return unit;
     }
-    unit = nibbles(codes[first + i]);
+    let both_halves = codes[first + i];
+    unit.low = both_halves & vec4<u32>(0x0f0f0f0fu);
+    unit.high = (both_halves >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+    let super_block = p / 8u * 16u + own;
     switch scheme {
         case Q4_0: {
             let d = plane_half(at.x, i);
@@ -98,32 +106,26 @@ fn unit_of(scheme: u32, first: u32, at: vec3<u32>, i: u32) -> Unit {
             same(&unit, d.x, d.y);
         }
         case Q4_K: {
-            let d = k_scale(at.x + i / 8u * 4u, i % 8u);
+            let d = k_scale(codes[at.x / 4u + super_block], p % 8u);
             same(&unit, d.x, d.y);
         }
         case Q5_K: {
             fifth(&unit, planes[at.x + i]);
-            let d = k_scale(at.y + i / 8u * 4u, i % 8u);
+            let d = k_scale(codes[at.y / 4u + super_block], p % 8u);
             same(&unit, d.x, d.y);
         }
         case Q6_K: {
-            for (var j = 0u; j < 4u; j++) {
-                let a = (planes[at.x + 2u * i] >> (8u * j)) & 255u;
-                let b = (planes[at.x + 2u * i + 1u] >> (8u * j)) & 255u;
-                unit.low[j] |= (a & 3u) << 4u | (a & 12u) << 10u | (a & 48u) << 16u | (a & 192u) << 22u;
-                unit.high[j] |= (b & 3u) << 4u | (b & 12u) << 10u | (b & 48u) << 16u | (b & 192u) << 22u;
-            }
+            unit.low |= sixth(planes[at.x + 2u * i]);
+            unit.high |= sixth(planes[at.x + 2u * i + 1u]);
             let both = planes[at.y + i / 2u] >> (16u * (i & 1u));
-            let d = plane_half(at.z, i / 8u);
-            let levels = vec2<f32>(vec2<i32>(i32(both << 24u) >> 24u, i32(both << 16u) >> 24u));
-            unit.scale = d * levels;
+            let d = plane_half(at.z, super_block);
+            let levels_ = vec2<f32>(vec2<i32>(i32(both << 24u) >> 24u, i32(both << 16u) >> 24u));
+            unit.scale = d * levels_;
             unit.bias = -32.0 * unit.scale;
         }
         default: {
-            for (var j = 0u; j < 4u; j++) {
-                unit.low[j] = looked_up(scheme, unit.low[j]);
-                unit.high[j] = looked_up(scheme, unit.high[j]);
-            }
+            unit.low = all_looked_up(scheme, unit.low);
+            unit.high = all_looked_up(scheme, unit.high);
             if (scheme == IQ4_NL) {
                 same(&unit, plane_half(at.x, i), 0.0);
             } else {
@@ -136,30 +138,46 @@ fn unit_of(scheme: u32, first: u32, at: vec3<u32>, i: u32) -> Unit {
     return unit;
 }
 
-// Adds a unit's products with the staged rows to a lane's sums.
-fn add_unit(segment: Segment, index: u32, i: u32, sums: ptr<function, array<f32, R>>) {
-    var w: Unit;
+fn unit_in(segment: Segment, p: u32, own: u32) -> Unit {
     if (OTHER != SCHEME && segment.is_other == 1u) {
-        w = unit_of(OTHER, segment.codes, segment.planes, index);
-    } else {
-        w = unit_of(SCHEME, segment.codes, segment.planes, index);
+        return unit_of(OTHER, segment.codes, segment.planes, p, own);
     }
-    for (var r = 0u; r < R; r++) {
-        var low = 0;
-        var high = 0;
-        for (var j = 0u; j < 4u; j++) {
-            low += dot4I8Packed(w.low[j], staged[(r * 8u + j) * CHUNK + i]);
-            high += dot4I8Packed(w.high[j], staged[(r * 8u + 4u + j) * CHUNK + i]);
-        }
-        let scale = row_scales[r * CHUNK + i];
-        var s = (*sums)[r];
-        s = fma(w.scale.x * scale, f32(low), s);
-        s = fma(w.scale.y * scale, f32(high), s);
-        if (BIASED) {
-            let sum = row_sums[r * CHUNK + i];
-            s = fma(w.bias.x * scale, sum.x, s);
-            s = fma(w.bias.y * scale, sum.y, s);
-        }
-        (*sums)[r] = s;
+    return unit_of(SCHEME, segment.codes, segment.planes, p, own);
+}
+
+@group(0) @binding(5) var<storage, read> x: array<vec4<u32>>;
+
+// First vector of what a head's matrix meets in a coded row.
+fn place_of(row: u32, head: u32) -> u32 {
+    return row * coded_stride(ROW_UNITS) + (FIRST_UNIT + head * HEAD_UNITS) * 3u;
+}
+
+// The sum of the squares of a row (of one head), which sixteen threads ask for together.
+fn square_of_row(place: u32, thread: u32) -> f32 {
+    let own = thread % OUTS;
+    var square = 0.0;
+    for (var i = own; i < 2u * UNITS; i += OUTS) {
+        square += bitcast<f32>(x[place + 3u * UNITS + i / 4u][i % 4u]);
     }
+    workgroupBarrier();
+    values[thread] = square;
+    workgroupBarrier();
+    var total = 0.0;
+    for (var j = 0u; j < OUTS; j++) {
+        total += values[thread - own + j];
+    }
+    workgroupBarrier();
+    return total;
+}
+
+// The products of a unit's halves, exact, and by their scales: added to `sum`. `by` is scales and biases of the matrix's, `own` scales and sums of
+// the row's.
+fn scaled(sum: f32, halves_: vec2<f32>, by: vec4<f32>, own: vec4<f32>) -> f32 {
+    var s = fma(by.x * own.x, halves_.x, sum);
+    s = fma(by.y * own.y, halves_.y, s);
+    if (BIASED) {
+        s = fma(by.z, own.z, s);
+        s = fma(by.w, own.w, s);
+    }
+    return s;
 }
