@@ -310,8 +310,8 @@ impl Planner<'_> {
         let group = own.group();
         let tile_rows = self.tile_rows();
         let tile_heads = group.min(MAX_TILE_QUERIES / tile_rows);
-        // A power of two, for a tree joins them.
-        let slices = 1 << (256 / own.v_dim).clamp(1, 8).ilog2();
+        // A power of two, which divides a block's tokens; each has a thread for eight columns.
+        let slices = 1 << (256 / (own.v_dim / 8)).clamp(1, 32).ilog2();
         let constants = block
             .clone()
             .uint("N_HEADS", own.n_heads)

@@ -234,7 +234,8 @@ impl Bench {
             let (mut sequence, mut arena) = (self.sequence(), self.arena());
             self.feed(&mut sequence, &mut arena, from, from);
             let logits = self.feed(&mut sequence, &mut arena, to, step);
-            assert_eq!(logits, self.rows(&reference, from..to), "{:?} by {step} from {from}", self.format);
+            let same = logits == self.rows(&reference, from..to);
+            assert!(same, "{:?} by {step} from {from}", self.format);
         }
     }
 

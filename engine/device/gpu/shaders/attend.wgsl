@@ -1,9 +1,10 @@
 // Attention of queries to cached keys and values: softmax block by block, packed codes read as they lie. A workgroup takes up to Q queries
-// that read one KV head: some rows of a block, some heads of a group. A block's scores are one for each thread, its values a
-// column of eight for each; blocks are merged in order, here or in `combine`, by the same steps.
+// that read one KV head: some rows of a block, some heads of a group. Of a block each thread has the scores of one token; then eight
+// columns of the values in a slice of the tokens, read once for all queries. Slices are added up in order, and blocks merged in
+// order, here or in `combine`, by the same steps.
 //
-// Constants in front: TILE_ROWS, TILE_HEADS, Q (their product), N_HEADS, GROUP (heads that read a KV head), SCALE and CAP (0: none) of the
-// scores, the layout of a block.
+// Constants in front: TILE_ROWS, TILE_HEADS, Q (their product), N_HEADS, GROUP (heads that read a KV head), SLICES, SCALE and CAP (0: none) of
+// the scores, the layout of a block.
 
 struct Tile {
     // First row of the pass, number of rows, position of the first.
@@ -40,12 +41,14 @@ struct Params {
 const THREADS = 256u;
 const K_CHUNKS = K_DIM / 8u;
 const V_CHUNKS = V_DIM / 8u;
-const ITEMS = (Q * V_CHUNKS * SLICES + THREADS - 1u) / THREADS;
-const OWNED = (Q * V_CHUNKS + THREADS - 1u) / THREADS;
+// Tokens of a slice.
+const SLICE = 256u / SLICES;
+// Columns of a query's context that a thread adds up.
+const OWNED = (V_DIM + THREADS - 1u) / THREADS;
 
 var<workgroup> asked: array<vec4<f32>, Q * K_DIM / 4u>;
-// Weights of the block's tokens; then sums of slices.
-var<workgroup> weights: array<f32, Q * 256u>;
+// Weights of the block's tokens; then a query's sums of slices.
+var<workgroup> weights: array<f32, select(SLICES * V_DIM, Q * 256u, Q * 256u > SLICES * V_DIM)>;
 var<workgroup> reduced: array<f32, Q * 32u>;
 var<workgroup> most: array<f32, Q>;
 var<workgroup> sum: array<f32, Q>;
@@ -108,7 +111,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         most[thread] = LEAST;
         sum[thread] = 0.0;
     }
-    var contexts: array<Eight, OWNED>;
+    var contexts: array<f32, Q * OWNED>;
     workgroupBarrier();
     for (var index = oldest; index < end; index++) {
         let is_open = index == last;
@@ -186,50 +189,41 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
             block_sum[thread] = s;
         }
-        var found: array<Eight, ITEMS>;
-        for (var n = 0u; n < ITEMS; n++) {
-            let item = n * THREADS + thread;
-            let slice = item / (Q * V_CHUNKS);
-            let q = item / V_CHUNKS % Q;
-            let chunk = item % V_CHUNKS;
+        var found: array<Eight, Q>;
+        let slice = thread / V_CHUNKS;
+        let chunk = thread % V_CHUNKS;
+        if (slice < SLICES) {
+            let seen = min(256u, tile.position + tile.n - index * 256u);
+            let to = min(seen, (slice + 1u) * SLICE);
+            for (var t = slice * SLICE; t < to; t++) {
+                let v = value(tile, block, is_open, is_exact, own, t, chunk);
+                for (var q = 0u; q < Q; q++) {
+                    let w = vec4<f32>(weights[q * 256u + t]);
+                    found[q].low = fma(v.low, w, found[q].low);
+                    found[q].high = fma(v.high, w, found[q].high);
+                }
+            }
+        }
+        for (var q = 0u; q < Q; q++) {
+            workgroupBarrier();
             if (slice < SLICES) {
-                let seen = min(256u, tile.position + tile.n - index * 256u);
-                let to = min(seen, (slice + 1u) * (256u / SLICES));
-                for (var t = slice * (256u / SLICES); t < to; t++) {
-                    let w = weights[q * 256u + t];
-                    let v = value(tile, block, is_open, is_exact, own, t, chunk);
-                    found[n].low = fma(v.low, vec4<f32>(w), found[n].low);
-                    found[n].high = fma(v.high, vec4<f32>(w), found[n].high);
-                }
-            }
-        }
-        if (SLICES > 1u) {
-            // One item a thread: its sum goes where weights stood.
-            workgroupBarrier();
-            if (thread < Q * V_CHUNKS * SLICES) {
+                let at = slice * V_DIM + chunk * 8u;
                 for (var j = 0u; j < 4u; j++) {
-                    weights[thread * 8u + j] = found[0].low[j];
-                    weights[thread * 8u + 4u + j] = found[0].high[j];
+                    weights[at + j] = found[q].low[j];
+                    weights[at + 4u + j] = found[q].high[j];
                 }
             }
             workgroupBarrier();
-            if (thread < Q * V_CHUNKS) {
-                for (var slice = 1u; slice < SLICES; slice++) {
-                    let from_ = (slice * Q * V_CHUNKS + thread) * 8u;
-                    for (var j = 0u; j < 4u; j++) {
-                        found[0].low[j] += weights[from_ + j];
-                        found[0].high[j] += weights[from_ + 4u + j];
+            let f = factors(most[q], block_most[q]);
+            for (var n = 0u; n < OWNED; n++) {
+                let column = n * THREADS + thread;
+                if (column < V_DIM) {
+                    var total = weights[column];
+                    for (var i = 1u; i < SLICES; i++) {
+                        total += weights[i * V_DIM + column];
                     }
+                    contexts[q * OWNED + n] = fma(total, f.y, contexts[q * OWNED + n] * f.x);
                 }
-            }
-        }
-        workgroupBarrier();
-        for (var n = 0u; n < OWNED; n++) {
-            let q = (n * THREADS + thread) / V_CHUNKS;
-            if (q < Q) {
-                let f = factors(most[q], block_most[q]);
-                contexts[n].low = fma(found[n].low, vec4<f32>(f.y), contexts[n].low * f.x);
-                contexts[n].high = fma(found[n].high, vec4<f32>(f.y), contexts[n].high * f.x);
             }
         }
         workgroupBarrier();
@@ -241,19 +235,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     const STRIDE = V_DIM + 4u;
-    for (var n = 0u; n < OWNED; n++) {
-        let item = n * THREADS + thread;
-        let q = item / V_CHUNKS;
+    for (var q = 0u; q < Q; q++) {
         let r = q / TILE_HEADS;
         let h = first_head + q % TILE_HEADS;
-        if (q < Q && r < tile.n && h < GROUP) {
+        if (r < tile.n && h < GROUP) {
             let of_head = (tile.row + r) * N_HEADS + own * GROUP + h;
             let first = (of_head * pass_.n_partials + piece) * STRIDE;
-            for (var j = 0u; j < 4u; j++) {
-                partials[first + item % V_CHUNKS * 8u + j] = contexts[n].low[j];
-                partials[first + item % V_CHUNKS * 8u + 4u + j] = contexts[n].high[j];
+            for (var n = 0u; n < OWNED; n++) {
+                let column = n * THREADS + thread;
+                if (column < V_DIM) {
+                    partials[first + column] = contexts[q * OWNED + n];
+                }
             }
-            if (item % V_CHUNKS == 0u) {
+            if (thread == 0u) {
                 partials[first + V_DIM] = most[q];
                 partials[first + V_DIM + 1u] = sum[q];
             }
