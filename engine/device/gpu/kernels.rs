@@ -51,7 +51,6 @@ pub(super) static PRODUCT: KernelSource = KernelSource {
     files: &[
         shader!("common"),
         shader!("activation"),
-        shader!("choose"),
         shader!("coded"),
         shader!("results"),
         shader!("units"),
@@ -68,7 +67,6 @@ pub(super) static PRODUCT_FLOATS: KernelSource = KernelSource {
     files: &[
         shader!("common"),
         shader!("activation"),
-        shader!("choose"),
         shader!("coded"),
         shader!("results"),
         shader!("floats"),
@@ -104,6 +102,34 @@ pub(super) static TILE_FLOATS: KernelSource = KernelSource {
         shader!("tile"),
         shader!("tile_floats"),
     ],
+    ..PRODUCT
+};
+
+/// The experts of each row; the rows by expert; and what they gave, added up.
+pub(super) static SENT: KernelSource = KernelSource {
+    name: "sent",
+    files: &[
+        shader!("common"),
+        shader!("activation"),
+        shader!("choose"),
+        shader!("coded"),
+        shader!("results"),
+        shader!("sent"),
+    ],
+    can_code: false,
+    ..PRODUCT
+};
+
+pub(super) static SORT: KernelSource = KernelSource {
+    name: "sort",
+    files: &[shader!("common"), shader!("sort")],
+    bindings: &[Uniform, Read, Written],
+    can_code: false,
+};
+
+pub(super) static MIX: KernelSource = KernelSource {
+    name: "mix",
+    files: &[shader!("common"), shader!("activation"), shader!("coded"), shader!("results"), shader!("mix")],
     ..PRODUCT
 };
 

@@ -1,7 +1,7 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
 use super::kernels::{
-    CENTER, CODE, KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS, TILE, TILE_FLOATS,
+    CENTER, CODE, KernelConstants, MIX, NORM, NORMS, PRODUCT, PRODUCT_FLOATS, SENT, SORT, TILE, TILE_FLOATS,
 };
 use super::steps::{
     BufferRef, CodedRows, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner, TILE_ROWS, Work,
@@ -159,7 +159,8 @@ struct Params {
     expert_bias: u32,
     expert_scales: u32,
     code_norm: u32,
-    unused: [u32; 2],
+    zero: f32,
+    unused: u32,
     segments: [MatrixSegment; SEGMENTS],
 }
 
@@ -472,17 +473,21 @@ impl Planner<'_> {
         let is_coded = first.scheme.is_coded();
         let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
         let used = products.mixture.map_or(1, |sent| sent.spec.used);
-        let (rows, by_rows): (usize, fn(usize) -> Extent) = match products.rows_of {
-            RowsOf::All => (self.shape.rows, Extent::Rows),
-            RowsOf::Wanted => (self.shape.wanted, Extent::Wanted),
-            RowsOf::Experts { .. } | RowsOf::Mixed { .. } => (1, Extent::Rows),
+        let n_experts = products.mixture.map_or(1, |sent| sent.spec.n);
+        let (rows, extent, y_per_row, x_per_row) = match products.rows_of {
+            RowsOf::All => (self.shape.rows, Extent::Rows(self.shape.rows), 1, 1),
+            RowsOf::Wanted => (self.shape.wanted, Extent::Wanted(self.shape.wanted), 1, 1),
+            RowsOf::Experts { shared } => (1, Extent::Slots(used + shared), used + shared, 1),
+            RowsOf::Mixed { shared } => (1, Extent::Rows(1), 1, used + shared),
+        };
+        // Many rows that are sent to experts are sorted by these.
+        let (rows, extent, is_sorted) = match products.rows_of {
+            RowsOf::Experts { shared } | RowsOf::Mixed { shared } if self.shape.rows == TILE_ROWS => {
+                (TILE_ROWS, Extent::ExpertTiles(used + shared, n_experts + shared), true)
+            }
+            _ => (rows, extent, false),
         };
         let is_tiled = rows == TILE_ROWS;
-        let (extent, y_per_row, x_per_row) = match products.rows_of {
-            RowsOf::All | RowsOf::Wanted => (by_rows(rows), 1, 1),
-            RowsOf::Experts { shared } => (Extent::Slots(used + shared), used + shared, 1),
-            RowsOf::Mixed { shared } => (Extent::Rows(1), 1, used + shared),
-        };
         let rows_of_x = CodedRows {
             x: products.x,
             first: products.x_first,
@@ -551,6 +556,10 @@ impl Planner<'_> {
             true => KernelConstants::default().uint("STEP", 1).flag("DOT", false),
             false => KernelConstants::default().uint("R", rows),
         };
+        let is_mixed_later = is_sorted && is_mixed;
+        let (epilogue, factor) = (products.epilogue, products.factor);
+        let (own_epilogue, own_factor) =
+            if is_mixed_later { (Epilogue::Store, 1.0) } else { (epilogue, factor) };
         let constants = constants
             .uint("UNITS", first.units())
             .uint("K", first.k)
@@ -560,12 +569,10 @@ impl Planner<'_> {
             .flag("BIASED", group.iter().any(|(matrix, ..)| matrix.scheme.is_biased()))
             .flag("NORM", products.norm.is_some())
             .flag("PAIR", products.pair)
-            .uint("EPILOGUE", products.epilogue as usize)
             .uint("N_SEGMENTS", n_segments)
             .schemes(first.scheme, other.unwrap_or(first.scheme))
             .experts(products.mixture, products.rows_of)
             .flag("GATED", products.gated)
-            .float("FACTOR", products.factor)
             .float("CAP", products.cap.unwrap_or(0.0))
             .uint(
                 "ACTIVATION",
@@ -576,19 +583,47 @@ impl Planner<'_> {
                     Activation::SquaredRelu => 3,
                 },
             );
+        let ends = |epilogue: Epilogue, factor: f32| {
+            constants.clone().uint("EPILOGUE", epilogue as usize).float("FACTOR", factor)
+        };
         let table = if is_sent || products.gated { PassBuffer::Scores } else { PassBuffer::Wanted };
-        let params = plan.params(bytemuck::bytes_of(&params));
-        let bindings = vec![
-            BufferRef::Scratch(PassBuffer::Pass),
-            params,
-            BufferRef::Slab(at.slab),
-            BufferRef::Slab(at.slab),
-            BufferRef::Vectors,
-            if is_coded { BufferRef::Coded(products.x) } else { BufferRef::Scratch(products.x) },
-            BufferRef::Scratch(products.y),
-            BufferRef::Scratch(table),
-            BufferRef::Nothing,
-        ];
+        let bytes = bytemuck::bytes_of(&params);
+        // A kernel of `results.wgsl`, with its own slab, x, y and table.
+        let bindings =
+            |params: BufferRef, slab: BufferRef, x: BufferRef, [y, table, last]: [BufferRef; 3]| {
+                vec![
+                    BufferRef::Scratch(PassBuffer::Pass),
+                    params,
+                    slab,
+                    slab,
+                    BufferRef::Vectors,
+                    x,
+                    y,
+                    table,
+                    last,
+                ]
+            };
+        let (scratch, vectors, nothing) = (BufferRef::Scratch, BufferRef::Vectors, BufferRef::Nothing);
+        let [sent, sorted, given] = [PassBuffer::Sent, PassBuffer::Sorted, PassBuffer::Given].map(scratch);
+        let slots = y_per_row.max(x_per_row);
+        if is_sent && !plan.is_after(PassBuffer::Sent, PassBuffer::Scores) {
+            let own = bindings(plan.params(bytes), vectors, vectors, [nothing, scratch(table), sent]);
+            let rows = [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)];
+            plan.push(&SENT, ends(Epilogue::Store, 1.0), own, rows);
+        }
+        if is_sorted && !plan.is_after(PassBuffer::Sorted, PassBuffer::Sent) {
+            let parts = n_experts + slots - used;
+            let constants = KernelConstants::default().uint("N_SLOTS", slots).uint("N_PARTS", parts);
+            plan.push(&SORT, constants, vec![scratch(PassBuffer::Pass), sent, sorted], [Extent::Fixed(1); 3]);
+        }
+        let own = plan.params(bytes);
+        let x = if is_coded { BufferRef::Coded(products.x) } else { scratch(products.x) };
+        let y = if is_mixed_later { given } else { scratch(products.y) };
+        let table = match is_sorted {
+            true => sorted,
+            false if is_sent => sent,
+            false => scratch(table),
+        };
         let source = match (is_tiled, is_coded) {
             (false, true) => &PRODUCT,
             (false, false) => &PRODUCT_FLOATS,
@@ -596,14 +631,12 @@ impl Planner<'_> {
             (true, false) => &TILE_FLOATS,
         };
         let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(products.heads.0)];
-        plan.push(source, constants, bindings, groups);
-        let codes_all =
-            n_out_all * products.heads.0 == products.y_stride && products.rows_of != RowsOf::Wanted;
-        let norm_at = params.offset() + std::mem::offset_of!(Params, code_norm);
-        let coding = Coding { buffer: products.y, width: products.y_stride, per_row: y_per_row, norm_at };
+        let bound = bindings(own, BufferRef::Slab(at.slab), x, [y, table, nothing]);
+        plan.push(source, ends(own_epilogue, own_factor), bound, groups);
         let (slots, units) = (if is_mixed { used as u64 } else { 1 }, first.units() as u64);
         let (outs, row_bytes) = ((outs * n_pairs) as u64, if is_coded { 56 } else { 128 });
         let step = if is_coded && self.has_dot { STEP as u64 } else { 1 };
+        let slots = if is_sorted { 1 } else { slots };
         let work = Work {
             weight_bytes,
             group_weights: first.n_bytes() / first.n_out as u64 * outs * slots,
@@ -612,8 +645,20 @@ impl Planner<'_> {
             group_multiplications: outs * (first.k * rows) as u64 * slots,
             ..Work::default()
         };
-        if let Some(step) = plan.steps.last_mut() {
-            (step.work, step.coding) = (work, codes_all.then_some(coding));
+        plan.steps.last_mut().into_iter().for_each(|step| step.work = work);
+        let mut params_at = own;
+        if is_mixed_later {
+            params_at = plan.params(bytes);
+            let own = bindings(params_at, vectors, given, [scratch(products.y), sent, nothing]);
+            let groups = [Extent::Fixed(n_out_all / PANEL), Extent::Rows(PANEL), Extent::Fixed(1)];
+            plan.push(&MIX, ends(epilogue, factor), own, groups);
+        }
+        let codes_all =
+            n_out_all * products.heads.0 == products.y_stride && products.rows_of != RowsOf::Wanted;
+        if codes_all {
+            let norm_at = params_at.offset() + std::mem::offset_of!(Params, code_norm);
+            let (buffer, width) = (products.y, products.y_stride);
+            plan.can_code(Coding { buffer, width, per_row: y_per_row, norm_at });
         }
     }
 }

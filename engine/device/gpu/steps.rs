@@ -108,6 +108,10 @@ pub(super) enum PassBuffer {
     Projected,
     /// Scores of experts, and of what is shared where that has one.
     Scores,
+    /// The expert of each slot of each row, with a weight; the slots by expert; and what they gave.
+    Sent,
+    Sorted,
+    Given,
     /// What experts read and give, where that is a latent, `[rows, d_latent]`.
     Latent,
     MixedLatent,
@@ -147,6 +151,8 @@ pub(super) enum Extent {
     Wanted(usize),
     /// This many for each row of the pass.
     Slots(usize),
+    /// Tiles of rows that are sorted by expert, at most: slots of a row, experts and what is shared.
+    ExpertTiles(usize, usize),
     Tiles,
     /// Pieces of what a query sees.
     Pieces,
@@ -316,6 +322,11 @@ impl Plan {
     pub(super) fn writer(&mut self, buffer: PassBuffer) -> Option<&mut Dispatch> {
         let step = self.writers.get(&buffer)?;
         self.steps.get_mut(*step)
+    }
+
+    /// Tells whether a buffer was written after another.
+    pub(super) fn is_after(&self, buffer: PassBuffer, other: PassBuffer) -> bool {
+        self.writers.get(&buffer) > self.writers.get(&other)
     }
 
     /// Tells whether rows are coded already, as they are now.

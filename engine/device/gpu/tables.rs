@@ -5,7 +5,7 @@ use super::Gpu;
 use super::cache::GpuCache;
 use super::outline::GpuPass;
 use super::plan::CANDIDATE_WORDS;
-use super::steps::{BufferRef, Extent, PassBuffer, PassShape, Plan};
+use super::steps::{BufferRef, Extent, PassBuffer, PassShape, Plan, TILE_ROWS};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
@@ -185,6 +185,14 @@ impl Gpu {
             FeedForwardSpec::Experts(experts) => experts.used * experts.d_ff + experts.shared_ff,
             FeedForwardSpec::Both(_, experts) => experts.used * experts.d_ff,
         });
+        // Slots of rows that are sorted by expert.
+        let sorted = |of: &dyn Fn(ExpertSpec, usize) -> usize| {
+            let experts = spec.layers.iter().filter_map(|layer| layer.feed_forward?.experts());
+            let of = |own: ExpertSpec| of(own, rows * (own.used + own.shared_ff / own.d_ff.max(1)));
+            experts.map(of).max().unwrap_or(0)
+        };
+        let many = usize::from(rows > 16);
+        let tiles = |own: ExpertSpec, slots: usize| slots.div_ceil(TILE_ROWS) + own.n + slots / rows.max(1);
         let beside = spec.layers.iter().filter_map(|layer| layer.feed_forward).map(|it| match it {
             FeedForwardSpec::Both(d_ff, _) => d_ff,
             FeedForwardSpec::Dense(_) | FeedForwardSpec::Experts(_) => 0,
@@ -208,6 +216,9 @@ impl Gpu {
             (PassBuffer::Hidden, q_rank.max(rows * dense.max().unwrap_or(0))),
             (PassBuffer::Shared, beside.max(experts(|experts| experts.shared_ff))),
             (PassBuffer::Scores, experts(|experts| experts.n_scores())),
+            (PassBuffer::Sent, sorted(&|_, slots| 2 * slots)),
+            (PassBuffer::Sorted, many * sorted(&|own, slots| 1 + 3 * tiles(own, slots) + slots)),
+            (PassBuffer::Given, many * sorted(&|own, slots| slots * own.d_latent.max(spec.d_model))),
             (PassBuffer::Latent, experts(|experts| experts.d_latent)),
             (PassBuffer::MixedLatent, experts(|experts| experts.d_latent)),
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
@@ -243,6 +254,7 @@ impl Tables {
             Extent::Rows(share) => self.n_rows.div_ceil(share),
             Extent::Wanted(share) => self.n_wanted.div_ceil(share),
             Extent::Slots(n) => self.n_rows * n,
+            Extent::ExpertTiles(slots, parts) => (self.n_rows * slots).div_ceil(TILE_ROWS) + parts,
             Extent::Tiles => self.n_tiles,
             Extent::Pieces => self.n_pieces,
             Extent::Sealed => self.n_sealed,

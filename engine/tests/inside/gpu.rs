@@ -6,7 +6,7 @@ use super::{Numbers, states};
 use crate::device::gpu::{self, Gpu};
 use crate::device::reference::Reference;
 use crate::device::{Device, Output, Pass, measure};
-use crate::fixtures::{Dtype, RandomModel, SAME_AS_OTHERS};
+use crate::fixtures::{Dtype, Experts, RandomModel, SAME_AS_OTHERS};
 use crate::model::gguf::Gguf;
 use crate::{DeviceChoice, ErrorKind, KvChoice, KvFormat, ModelSource};
 use std::sync::Arc;
@@ -90,6 +90,21 @@ fn the_gpu_is_exact() {
             }
             eprintln!("{} in {format:?}: {:.0?}", model.architecture, began.elapsed());
         }
+    }
+}
+
+/// The same where rows are sent to experts: many rows are sorted by these, more slots than are staged at a time.
+#[test]
+fn experts_on_the_gpu_are_exact() {
+    if !is_here("experts_on_the_gpu_are_exact") {
+        return;
+    }
+    for (name, used) in [("deepseek2", 4), ("gpt-oss", 2), ("qwen2moe", 2)] {
+        let tiny = RandomModel::tiny_of(name, 7);
+        let experts = tiny.experts.clone().map(|experts| Experts { n: 9, used, ..experts });
+        let bench = bench(&RandomModel { n_layers: 2, dtype: Dtype::Q8_0, experts, ..tiny }, KvFormat::Q4);
+        bench.check_chunks(&[300]);
+        bench.check_steps(&[(20, 26, 1), (300, 340, 33)]);
     }
 }
 
@@ -231,7 +246,7 @@ fn faults_are_seen() {
         return;
     }
     let [stage, weigh] = [
-        "stage(taken, first_row, group.z, first, thread);\n        workgroupBarrier();",
+        "stage(taken, first, thread);\n        workgroupBarrier();",
         "weights[q * 256u + token] = scores[q];\n        }\n        workgroupBarrier();",
     ];
     let faults = [
@@ -248,8 +263,10 @@ fn faults_are_seen() {
             "own * GROUP + GROUP - 1u - h) * (K_DIM / 4u)",
         ),
         ("the worst experts", "u32(n_better < N_USED)", "u32(n_better >= N_EXPERTS - N_USED)"),
-        ("experts swapped", "each = chosen[slot];", "each = chosen[N_USED - 1u - slot];"),
-        ("what is shared left out", "each = slot - N_USED;", "each = 0u;"),
+        ("experts swapped", "vec2<u32>(chosen[slot],", "vec2<u32>(chosen[N_USED - 1u - slot],"),
+        ("what is shared left out", "taken.each -= N_EXPERTS;", "taken.each = 0u;"),
+        ("a slot sorted twice", "sorted[at] = first + i;", "sorted[at] = first + (i & 0xfffffffeu);"),
+        ("slots that are not weighed", "bitcast<f32>(table[2u * at + 1u])", "1.0"),
     ];
     let model =
         RandomModel { dtype: Dtype::Q8_0, d_model: 512, n_layers: 2, ..RandomModel::tiny_of("deepseek2", 7) };

@@ -159,6 +159,6 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
         let of_layer = plan.steps.iter().filter(|step| runs(step) && step.layer == Some(1));
         let kernels: Vec<&str> = of_layer.map(|step| step.source.name).collect();
         eprintln!("  {}", kernels.join(", "));
-        assert!(per_layer <= 10, "{name}: {per_layer} dispatches a layer");
+        assert!(per_layer <= 11, "{name}: {per_layer} dispatches a layer");
     }
 }

@@ -1,8 +1,13 @@
 // The experts that a row is sent to, with their weights: the best by rank, of equal ones the first, ordered by index, so that they are
-// added up in an order of their own. Each workgroup finds those of its row by itself: a dispatch of its own would take longer.
+// added up in an order of their own.
 //
 // Constants in front: N_EXPERTS, N_USED, SCORES (numbers of a row of scores), GATING, RANKED (a bias is added where experts are selected),
 // N_GROUPS, USED_GROUPS, NORMED, EXPERT_SCALE.
+
+// What a row's shared experts are multiplied by: its score follows those of the experts.
+fn gate_of(row: u32) -> f32 {
+    return sigmoid(bitcast<f32>(table[row * SCORES + N_EXPERTS]));
+}
 
 const SOFTMAX_FIRST = 0u;
 const SIGMOID = 2u;
@@ -97,4 +102,17 @@ fn choose(row: u32, bias: u32, thread: u32) {
         }
     }
     workgroupBarrier();
+}
+
+// What the results of the row's slot are multiplied by, and which expert they are of; after the experts come the parts of what every row
+// goes through.
+fn sent_to(row: u32, slot: u32) -> vec2<u32> {
+    if (slot >= N_USED) {
+        return vec2<u32>(N_EXPERTS + slot - N_USED, bitcast<u32>(select(1.0, gate_of(row), GATED)));
+    }
+    var weight = weights[slot];
+    if (params.expert_scales != NONE) {
+        weight *= vectors[params.expert_scales + chosen[slot]];
+    }
+    return vec2<u32>(chosen[slot], bitcast<u32>(weight));
 }

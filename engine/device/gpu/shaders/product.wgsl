@@ -34,10 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let panel = group.x - params.segments[s].first_group;
     let out = panel * OUTS + own;
-    if (ROWS_OF == EXPERTS) {
-        choose(select(first_row / N_SLOTS, first_row, MIXED), params.expert_bias, thread);
-    }
-    var result = 0.0;
+    var result = params.zero;
     // All slots of a row, whose results are added up in order; else one.
     for (var turn = 0u; turn < select(1u, N_SLOTS, MIXED); turn++) {
         var each = group.z;
@@ -45,18 +42,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var slot = 0u;
         if (ROWS_OF == EXPERTS) {
             slot = select(first_row % N_SLOTS, turn, MIXED);
-            if (slot < N_USED) {
-                each = chosen[slot];
-                weight = weights[slot];
-                if (params.expert_scales != NONE) {
-                    weight *= vectors[params.expert_scales + each];
-                }
-            } else {
-                each = slot - N_USED;
+            let at = 2u * select(first_row, first_row * N_SLOTS + slot, MIXED);
+            each = table[at];
+            weight = bitcast<f32>(table[at + 1u]);
+            if (each >= N_EXPERTS) {
+                each -= N_EXPERTS;
                 s = select(1u, 2u, PAIR);
-                if (GATED) {
-                    weight = gate_of(first_row);
-                }
             }
         }
         let here = params.segments[s];
@@ -70,6 +61,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var sums: array<f32, R>;
         var others: array<f32, R>;
         var squares: array<f32, R>;
+        for (var r = 0u; r < R; r++) {
+            sums[r] = params.zero;
+            others[r] = params.zero;
+            squares[r] = params.zero;
+        }
         let end = min((lane + 1u) * SHARE, UNITS);
         for (var u = lane * SHARE; u < end; u++) {
             add_unit(here, unit + u, own, u, &rows, &sums);

@@ -46,8 +46,9 @@ struct Params {
     expert_scales: u32,
     // Norm that the coded results are for, or NONE.
     code_norm: u32,
-    unused_1: u32,
-    unused_2: u32,
+    // 0, but no compiler knows it: sums begin with it, for one that knows may change the order of what follows.
+    zero: f32,
+    unused: u32,
     segments: array<Segment, 4>,
 }
 
@@ -57,7 +58,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read> planes: array<u32>;
 @group(0) @binding(4) var<storage, read> vectors: array<f32>;
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
-// Rows that are wanted; or the scores of each row's experts.
+// Rows that are wanted; or the scores of experts, each slot's expert and weight (sent.wgsl), or the slots sorted by expert.
 @group(0) @binding(7) var<storage, read> table: array<u32>;
 @group(0) @binding(8) var<storage, read_write> coded: array<u32>;
 
@@ -93,11 +94,6 @@ fn row_of_x(row: u32, slot: u32) -> u32 {
     return own;
 }
 
-// What a row's shared experts are multiplied by: its score follows those of the experts.
-fn gate_of(row: u32) -> f32 {
-    return sigmoid(bitcast<f32>(table[row * SCORES + N_EXPERTS]));
-}
-
 fn inverse_norm(square: f32) -> f32 {
     return inverseSqrt(square / f32(K) + params.eps);
 }
@@ -123,8 +119,8 @@ fn result_of(sum: f32, second: f32, inverse: f32, here: Segment, there: Segment,
 fn put(found: f32, row: u32, column: u32) -> f32 {
     let at = row * params.y_stride + column;
     var result = found;
-    if (GATED && !MIXED) {
-        result *= gate_of(row);
+    if (GATED && ROWS_OF != EXPERTS) {
+        result *= sigmoid(bitcast<f32>(table[row * SCORES + N_EXPERTS]));
     }
     if (FACTOR != 1.0 && EPILOGUE != ADD) {
         result *= FACTOR;

@@ -2,7 +2,7 @@
 // thread has four rows and four outputs. Its sums are those of product.wgsl, to the bit: lane by lane, one after the other.
 //
 // Constants in front: those of results.wgsl; SCHEME and OTHER, the types of the segments; STEP, units that are staged at a time; DOT (false:
-// products of codes are of floats, which are exact too).
+// products of codes are of floats, which are exact too). If rows are sent to experts, a tile has rows of one (sort.wgsl), each for a slot.
 
 const PANELS = select(4u, 2u, PAIR);
 
@@ -13,9 +13,32 @@ struct Taken {
     here: Segment,
     there: Segment,
     first_panel: u32,
-    // First unit of the matrices by head.
+    // The matrix of several, and its first units.
+    each: u32,
     unit: u32,
     unit_there: u32,
+    // First row, and number of them from there on; of rows that are sorted the place of the first.
+    row: u32,
+    n: u32,
+    head: u32,
+}
+
+// The row of y that row `r` of the tile is; of rows that are not there, the last one.
+fn row_of_y(taken: Taken, r: u32) -> u32 {
+    let at = taken.row + min(r, taken.n - 1u);
+    if (ROWS_OF == EXPERTS) {
+        return table[at];
+    }
+    return at;
+}
+
+// First vector of what it meets.
+fn place_in(taken: Taken, r: u32) -> u32 {
+    let row = row_of_y(taken, r);
+    if (ROWS_OF == EXPERTS) {
+        return place_of(select(row / N_SLOTS, row, MIXED), 0u);
+    }
+    return place_of(row_of_x(row, 0u), taken.head);
 }
 
 fn segment_of(taken: Taken, j: u32) -> Segment {
@@ -41,22 +64,41 @@ fn is_panel(taken: Taken, j: u32) -> bool {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let own = thread % OUTS;
     let lane = thread / OUTS;
-    let first_row = group.y * 64u;
     var s = 0u;
     while (s + 1u < N_SEGMENTS && group.x >= params.segments[s + 1u].first_group) {
         s += 1u;
     }
     var taken: Taken;
+    taken.first_panel = (group.x - params.segments[s].first_group) * PANELS;
+    taken.head = group.z;
+    taken.each = group.z;
+    taken.row = group.y * 64u;
+    taken.n = n_rows() - taken.row;
+    if (ROWS_OF == EXPERTS) {
+        if (group.y >= table[0]) {
+            return;
+        }
+        let tile = 1u + 3u * group.y;
+        taken.each = table[tile];
+        taken.row = table[tile + 1u];
+        taken.n = table[tile + 2u];
+        if (taken.each >= N_EXPERTS) {
+            taken.each -= N_EXPERTS;
+            s = select(1u, 2u, PAIR);
+        }
+    }
     taken.here = params.segments[s];
     taken.there = params.segments[select(s, s + 1u, PAIR)];
-    taken.first_panel = (group.x - taken.here.first_group) * PANELS;
-    taken.unit = group.z * taken.here.each_units;
-    taken.unit_there = group.z * taken.there.each_units;
+    taken.unit = taken.each * taken.here.each_units;
+    taken.unit_there = taken.each * taken.there.each_units;
     var sums: array<f32, 16>;
     var totals: array<f32, 16>;
+    for (var i = 0u; i < 16u; i++) {
+        sums[i] = params.zero;
+    }
     for (var first = 0u; first < UNITS; first += STEP) {
         workgroupBarrier();
-        stage(taken, first_row, group.z, first, thread);
+        stage(taken, first, thread);
         workgroupBarrier();
         for (var step = 0u; step < STEP; step++) {
             let u = first + step;
@@ -65,27 +107,28 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 if ((u + 1u) % SHARE == 0u || u + 1u == UNITS) {
                     for (var i = 0u; i < 16u; i++) {
                         totals[i] += sums[i];
-                        sums[i] = 0.0;
+                        sums[i] = params.zero;
                     }
                 }
             }
         }
     }
     if (NORM) {
-        find_inverses(first_row, group.z, thread);
+        find_inverses(taken, thread);
         workgroupBarrier();
     }
     for (var i = 0u; i < 4u; i++) {
-        let row = first_row + i * 16u + lane;
+        let r = i * 16u + lane;
+        let row = row_of_y(taken, r);
         for (var j = 0u; j < PANELS; j++) {
             let out = (taken.first_panel + j) * OUTS + own;
             let column = taken.here.y_first + group.z * params.each_y + out;
-            let is_there = out < taken.here.n_out && row < n_rows();
+            let is_there = out < taken.here.n_out && r < taken.n;
             var value = 0.0;
             if (is_there) {
-                let inverse = select(1.0, inverses[i * 16u + lane], NORM);
+                let inverse = select(1.0, inverses[r], NORM);
                 let second = select(0.0, totals[i * 4u + (j + 2u) % 4u], PAIR);
-                value = put(result_of(totals[i * 4u + j], second, inverse, taken.here, taken.there, group.z, out), row, column);
+                value = put(result_of(totals[i * 4u + j], second, inverse, taken.here, taken.there, taken.each, out), row, column);
             }
             if (CODES) {
                 code(value, row, column - own, thread, is_there);

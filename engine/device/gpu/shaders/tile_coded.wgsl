@@ -16,7 +16,7 @@ fn floats_of(word: u32) -> vec4<u32> {
     return bitcast<vec4<u32>>(vec4<f32>(unpack4xI8(word)));
 }
 
-fn stage(taken: Taken, first_row: u32, head: u32, first: u32, thread: u32) {
+fn stage(taken: Taken, first: u32, thread: u32) {
     for (var at = thread; at < STAGED; at += THREADS) {
         let u = first + at / 64u;
         let j = at % 64u / OUTS;
@@ -40,7 +40,7 @@ fn stage(taken: Taken, first_row: u32, head: u32, first: u32, thread: u32) {
         let u = first + i % STEP;
         let at = i % STEP * 64u + row;
         if (u < UNITS) {
-            let from_ = place_of(row_of_x(first_row + row, 0u), head) + 3u * u;
+            let from_ = place_in(taken, row) + 3u * u;
             let low = x[from_];
             let high = x[from_ + 1u];
             if (DOT) {
@@ -101,10 +101,10 @@ fn add_step(step: u32, own: u32, lane: u32, sums: ptr<function, array<f32, 16>>)
     }
 }
 
-fn find_inverses(first_row: u32, head: u32, thread: u32) {
+fn find_inverses(taken: Taken, thread: u32) {
     for (var i = 0u; i < 4u; i++) {
         let row = i * 16u + thread / OUTS;
-        let square = square_of_row(place_of(row_of_x(first_row + row, 0u), head), thread);
+        let square = square_of_row(place_in(taken, row), thread);
         if (thread % OUTS == 0u) {
             inverses[row] = inverse_norm(square);
         }

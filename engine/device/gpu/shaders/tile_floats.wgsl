@@ -3,7 +3,7 @@
 var<workgroup> w_fours: array<vec4<f32>, 512>;
 var<workgroup> x_fours: array<vec4<f32>, 512>;
 
-fn stage(taken: Taken, first_row: u32, head: u32, first: u32, thread: u32) {
+fn stage(taken: Taken, first: u32, thread: u32) {
     for (var at = thread; at < 512u; at += THREADS) {
         let four = at / 64u;
         let j = at % 64u / OUTS;
@@ -12,7 +12,7 @@ fn stage(taken: Taken, first_row: u32, head: u32, first: u32, thread: u32) {
         }
         // Neighbouring threads take neighbouring numbers of a row.
         let row = at / 8u;
-        var numbers = plain_four(place_of(row_of_x(first_row + row, 0u), head), first, at % 8u);
+        var numbers = plain_four(place_in(taken, row), first, at % 8u);
         if (NORM) {
             numbers *= norm_four(first, at % 8u);
         }
@@ -35,12 +35,12 @@ fn add_step(step: u32, own: u32, lane: u32, sums: ptr<function, array<f32, 16>>)
     }
 }
 
-fn find_inverses(first_row: u32, head: u32, thread: u32) {
+fn find_inverses(taken: Taken, thread: u32) {
     if (thread < 64u) {
-        let place = place_of(row_of_x(first_row + thread, 0u), head);
+        let place = place_in(taken, thread);
         var total = 0.0;
         for (var first = 0u; first < UNITS; first += SHARE) {
-            var square = 0.0;
+            var square = params.zero;
             for (var u = first; u < min(first + SHARE, UNITS); u++) {
                 for (var j = 0u; j < 8u; j++) {
                     let four = plain_four(place, u, j);
