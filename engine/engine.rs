@@ -8,6 +8,7 @@ use crate::memory::session::CacheContext;
 use crate::memory::states::borders;
 use crate::model::gguf::Gguf;
 use crate::prompter::PromptEncoder;
+use crate::scoring::fastest::{self, Opening};
 use crate::scoring::self_check;
 use crate::share::MemoryBudget;
 use crate::store::cipher::CacheKey;
@@ -283,37 +284,45 @@ impl Engine {
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> Result<Self> {
         let choice = config.device.clone();
-        Self::open_on(config, |gguf, packed| device::open(&choice, gguf, packed), on_progress)
+        Self::open_on(config, |opening| fastest::open(&choice, opening), on_progress)
     }
 
     /// [`Engine::open_with_progress`], on the device that `load` gives.
     pub(crate) fn open_on(
         config: EngineConfig,
-        load: impl FnOnce(&Arc<Gguf>, &mut (dyn FnMut(u64, u64) + Send)) -> Result<Box<dyn Device>> + Send,
+        load: impl FnOnce(Opening<'_>) -> Result<Box<dyn Device>> + Send,
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> Result<Self> {
         let gguf = Arc::new(Gguf::open(&config.model)?);
         let mut prompter = PromptEncoder::read(&gguf)?;
         let tokenizer = prompter.tokenizer.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
+        let threads = config.threads.unwrap_or(cores).max(1);
+        let mut pool = ThreadPool::new(threads)
             .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start threads: {e}")))?;
-        let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
-        let mut device = pool.install(|| load(&gguf, packed))?;
+        let place = place(&config)?;
+        let limit = config.cache_disk.map(|bytes| Bound { bytes, is_tidy: config.cache_tidy });
+        let bound = place.clone().zip(limit);
+        bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
+        let (store, storeless) = open_store(place.as_ref())?;
+        let model = &prompter.info.identity;
+        let mut device = pool.install(|| {
+            load(Opening {
+                gguf: &gguf,
+                model,
+                store: store.as_ref(),
+                threads,
+                on_progress: &mut *on_progress,
+            })
+        })?;
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(
                 gguf.error(format!("its vocabulary has {tokens} tokens, but its output only {rows} rows"))
             );
         }
-        let place = place(&config)?;
-        let limit = config.cache_disk.map(|bytes| Bound { bytes, is_tidy: config.cache_tidy });
-        let bound = place.clone().zip(limit);
-        bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
-        let (store, storeless) = open_store(place.as_ref())?;
         let folder = store.as_ref().zip(place.clone()).map(|(store, place)| store.folder(place));
         let measuring = &mut || on_progress(Loading::Measuring);
-        let model = &prompter.info.identity;
         let to_adopt = folder.iter().filter(|_| config.adopt);
         let to_adopt: Vec<Numerics> = to_adopt.flat_map(|folder| folder.numerics_of(model)).collect();
         let constants = pool.install(|| {

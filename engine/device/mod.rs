@@ -16,13 +16,15 @@ pub(crate) mod gpu;
 pub(crate) mod reference;
 mod states;
 
+#[cfg(not(feature = "gpu"))]
+use crate::ErrorKind;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::{BlockId, Parts, RowsId, StateId};
 use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::{Error, ErrorKind, KvChoice, KvFormat, Result};
+use crate::{Error, KvChoice, KvFormat, Result};
 use greenroom_kernels::{Isa, divergence, vocabulary};
 use std::any::Any;
 use std::ops::Range;
@@ -37,7 +39,8 @@ pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// A GPU where there is one that can hold the model (software is none), else the processor.
+    /// The device that answers sooner: a GPU that can hold the model (software is none), or the processor. Both
+    /// are timed when a model is first opened with a cache folder, each time without a folder.
     Auto,
     /// The processor.
     #[default]
@@ -47,7 +50,8 @@ pub enum DeviceChoice {
     Gpu(Option<String>),
 }
 
-/// Opens a model on a device. `on_progress` gets the bytes of the file packed so far, and the total.
+/// Opens a model on a device; [`DeviceChoice::Auto`] stands for the processor here. `on_progress` gets the
+/// bytes of the file packed so far, and the total.
 ///
 /// # Errors
 /// The model can't be served; the GPU is missing or can't hold it.
@@ -57,26 +61,17 @@ pub(crate) fn open(
     on_progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Box<dyn Device>> {
     match choice {
-        DeviceChoice::Cpu => {}
-        #[cfg(feature = "gpu")]
-        DeviceChoice::Gpu(name) => {
-            return Ok(Box::new(gpu::Gpu::load(gguf, name.as_deref(), on_progress)?));
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            Ok(Box::new(cpu::Cpu::load(gguf, Isa::detect(), on_progress)?))
         }
         #[cfg(feature = "gpu")]
-        DeviceChoice::Auto => match gpu::Gpu::load(gguf, None, on_progress) {
-            Ok(gpu) => return Ok(Box::new(gpu)),
-            Err(e) if e.kind() == ErrorKind::Device => tracing::info!("using the processor: {e}"),
-            Err(e) => return Err(e),
-        },
+        DeviceChoice::Gpu(name) => Ok(Box::new(gpu::Gpu::load(gguf, name.as_deref(), on_progress)?)),
         #[cfg(not(feature = "gpu"))]
         DeviceChoice::Gpu(_) => {
             let found = "this program was built without GPU support (the feature `gpu`)";
-            return Err(Error::new(ErrorKind::Device, found));
+            Err(Error::new(ErrorKind::Device, found))
         }
-        #[cfg(not(feature = "gpu"))]
-        DeviceChoice::Auto => {}
     }
-    Ok(Box::new(cpu::Cpu::load(gguf, Isa::detect(), on_progress)?))
 }
 
 /// GPUs of this machine, the best first; empty if built without GPU support.
@@ -90,12 +85,25 @@ pub fn gpus() -> Vec<GpuInfo> {
 /// True if the program was built with what GPUs need: the feature `gpu`.
 pub const BUILT_WITH_GPUS: bool = cfg!(feature = "gpu");
 
-/// The GPU that [`DeviceChoice::Auto`] takes: the first hardware GPU that meets all requirements.
+/// The GPU that [`DeviceChoice::Auto`] compares with the processor: the first hardware GPU that meets all
+/// requirements.
 pub fn default_gpu(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
     gpus.iter().find(|gpu| !gpu.is_software() && gpu.missing.is_empty())
 }
 
 impl GpuInfo {
+    /// Name of its arithmetic.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn numerics(&self) -> String {
+        gpu::numerics_of(self)
+    }
+
+    /// Name of its arithmetic; there is none without what GPUs need.
+    #[cfg(not(feature = "gpu"))]
+    pub(crate) fn numerics(&self) -> String {
+        String::new()
+    }
+
     /// True for a software implementation such as llvmpipe: it is used only if named.
     pub fn is_software(&self) -> bool {
         self.kind == "software"
@@ -318,6 +326,15 @@ impl Pass {
             best: None,
             is_awaited: None,
         }
+    }
+
+    /// The next token of such a text, of at most a block, at position `at`: its logits are wanted.
+    pub(crate) fn next(id: u32, at: usize, layout: &KvLayout) -> Self {
+        let state = StateSpan { id: StateId(0), certain: at + 1, keep: at + 1, seals: vec![] };
+        let state = Some(state).filter(|_| layout.has_states());
+        let rows = vec![RowsId(0)];
+        let span = PassSpan { start: at, n: 1, sealed: vec![], rows, completed: vec![], state };
+        Self { ids: vec![id], spans: vec![span], wanted: vec![0], ..Self::alone(&[], layout) }
     }
 
     /// Positions of all rows.

@@ -29,9 +29,8 @@ mod tables;
 mod timing;
 mod weights;
 
-use super::{Best, Cache, Device, Output, Pass, PassSpan, StateSpan, own};
+use super::{Best, Cache, Device, GpuInfo, Output, Pass, PassSpan, StateSpan, own};
 use crate::kv::layout::KvLayout;
-use crate::kv::table::{RowsId, StateId};
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::{DecoderSpec, LayerSpec};
@@ -131,7 +130,7 @@ impl Gpu {
             info.driver,
             n_bytes >> 20
         );
-        let numerics = format!("gpu/{VERSION} {} {} {}", info.backend, info.name, info.driver);
+        let numerics = numerics_of(info);
         let vectors_buffer = context.buffer(0);
         let n_vectors = vectors.len();
         let kernels = Kernels::new(&context);
@@ -186,17 +185,7 @@ impl Gpu {
         let together = run(&all, &mut *self.cache(layout.clone()))?;
         let mut cache = self.cache(layout.clone());
         run(&Pass::alone(&ids[..n - 1], &layout), &mut *cache)?;
-        let state = StateSpan { id: StateId(0), certain: n, keep: n, seals: vec![] };
-        let last = PassSpan {
-            start: n - 1,
-            n: 1,
-            sealed: vec![],
-            rows: vec![RowsId(0)],
-            completed: vec![],
-            state: Some(state).filter(|_| layout.has_states()),
-        };
-        let last =
-            Pass { ids: vec![ids[n - 1]], spans: vec![last], wanted: vec![0], ..Pass::alone(&[], &layout) };
+        let last = Pass::next(ids[n - 1], n - 1, &layout);
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         if together.iter().zip(&run(&last, &mut *cache)?).all(same) {
             return Ok(());
@@ -540,6 +529,11 @@ impl Device for Gpu {
             &[logits],
         )?))
     }
+}
+
+/// Name of a GPU's arithmetic: its interface, name and driver, and the version of the kernels.
+pub(crate) fn numerics_of(info: &GpuInfo) -> String {
+    format!("gpu/{VERSION} {} {} {}", info.backend, info.name, info.driver)
 }
 
 /// What the steps of a pass cost, by their plan: of a model whose shapes are those of `gguf`.

@@ -72,7 +72,8 @@ pub(super) struct Products<'a> {
     pub(super) mixture: Option<Sent>,
     /// First column of x.
     pub(super) x_first: usize,
-    /// Products are multiplied by the sigmoid of the mixture's score for what is shared.
+    /// What is shared is multiplied by the sigmoid of the mixture's score for it: the products; or among slots of
+    /// experts the last ones.
     pub(super) gated: bool,
     /// Factor of the products, and their soft cap.
     pub(super) factor: f32,
@@ -252,17 +253,19 @@ impl Planner<'_> {
         });
         let n_shared = slots.map_or(0, |mlp| mlp.up.n_out / shape.d_ff);
         let hidden = (PassBuffer::Hidden, shape.d_ff);
+        let gated = shape.gated_shared && n_shared > 0;
         let of_stream = Products {
             norm,
             rows_of: RowsOf::Experts { shared: n_shared },
             mixture,
+            gated,
             ..Products::plain(vec![], stream, hidden)
         };
         let onto_stream = Products {
             epilogue: Epilogue::Add,
             rows_of: RowsOf::Mixed { shared: n_shared },
             mixture,
-            gated: shape.gated_shared && n_shared > 0,
+            gated,
             factor,
             ..Products::plain(vec![(down, 0)], hidden, stream)
         };

@@ -5,11 +5,11 @@ use super::exactness::{Bench, N, files_with, models, request};
 use super::some;
 use crate::device::cpu::Cpu;
 use crate::device::reference::Reference;
-use crate::device::{self, Device, measure};
+use crate::device::{Device, measure};
 use crate::fixtures::RandomModel;
 use crate::kv::layout::{BLOCK, Part};
 use crate::memory::{Memory, Recalled};
-use crate::model::gguf::Gguf;
+use crate::scoring::fastest::{self, Opening};
 use crate::store::inventory::Folder;
 use crate::{
     CacheSource, DeviceChoice, Engine, EngineConfig, Exchange, KvFormat, MatchKind, ModelSource, Request,
@@ -222,10 +222,10 @@ fn talk(
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
     let cache_dir = Some(dir.to_owned());
     let config = EngineConfig { cache_dir, adopt, threads: Some(1), ..EngineConfig::new(model) };
-    let load = |gguf: &Arc<Gguf>, packed: &mut (dyn FnMut(u64, u64) + Send)| -> Result<Box<dyn Device>> {
+    let load = |opening: Opening<'_>| -> Result<Box<dyn Device>> {
         match on_reference {
-            true => Ok(Box::new(Reference::load(gguf)?)),
-            false => device::open(&DeviceChoice::Cpu, gguf, packed),
+            true => Ok(Box::new(Reference::load(opening.gguf)?)),
+            false => fastest::open(&DeviceChoice::Cpu, opening),
         }
     };
     let engine = Engine::open_on(config, load, &mut |_| {}).expect("an engine");
