@@ -238,10 +238,25 @@ pub(super) static INPUTS: KernelSource = KernelSource {
     can_code: false,
 };
 
+/// The three steps that find the likeliest tokens.
+pub(super) static SURVEY: KernelSource = KernelSource {
+    name: "survey",
+    files: &[shader!("likely"), shader!("survey")],
+    bindings: &[Read, Written, Written, Written],
+    can_code: false,
+};
+
+pub(super) static BINS: KernelSource = KernelSource {
+    name: "bins",
+    files: &[shader!("likely"), shader!("surveyed"), shader!("bins")],
+    bindings: &[Read, Read, Read, Written],
+    can_code: false,
+};
+
 pub(super) static CANDIDATES: KernelSource = KernelSource {
     name: "candidates",
-    files: &[shader!("candidates")],
-    bindings: &[Read, Read, Written],
+    files: &[shader!("likely"), shader!("surveyed"), shader!("candidates")],
+    bindings: &[Read, Read, Read, Read, Written],
     can_code: false,
 };
 

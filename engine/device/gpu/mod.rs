@@ -29,7 +29,7 @@ mod tables;
 mod timing;
 mod weights;
 
-use super::{Best, Cache, Device, GpuInfo, Output, Pass, PassSpan, StateSpan, own};
+use super::{Cache, Device, GpuInfo, Output, Pass, PassSpan, StateSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
@@ -46,7 +46,7 @@ use half::f16;
 use kernels::Kernels;
 use outline::Outline;
 pub use outline::{GpuPass, GpuStep};
-use plan::CANDIDATE_WORDS;
+use plan::{best_of, candidate_words};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner};
@@ -360,14 +360,15 @@ impl Gpu {
             return self.hidden(pass, encoder, &scratch);
         }
         if shape.best {
-            let n_bytes = 4 * (tables.n_wanted * CANDIDATE_WORDS) as u64;
+            let of_row = candidate_words(self.weights.n_vocab);
+            let n_bytes = 4 * (tables.n_wanted * of_row) as u64;
             let found = self.context.read(
                 "a pass",
                 encoder,
                 &[(scratch.buffer(PassBuffer::Candidates), 0, n_bytes)],
             )?;
             let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
-            let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
+            let rows = found.chunks_exact(of_row).enumerate();
             return Ok(Output::Best(rows.map(|(row, found)| best_of(row, found)).collect()));
         }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
@@ -572,14 +573,6 @@ impl Gpu {
     pub(crate) fn lose(&self) {
         self.context.device.destroy();
     }
-}
-
-/// The likeliest tokens of a row, as the kernel tells of them.
-fn best_of(row: usize, found: &[u32]) -> Best {
-    let candidates = found[4..].chunks_exact(2).take(found[0] as usize);
-    let candidates = candidates.map(|pair| (pair[0], f32::from_bits(pair[1]))).collect();
-    let [rest, top, least] = [found[1], found[2], found[3]].map(f32::from_bits);
-    Best { row, candidates, least, top, rest }
 }
 
 /// Widths of a layer that must be multiples of 16.

@@ -2,10 +2,11 @@
 //! data, made once for a model, a layout of its cache and a [`PassShape`](super::steps::PassShape); the
 //! extents within one pass come from the figures of that pass.
 
-use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, INPUTS, KernelConstants, SEAL};
+use super::kernels::{ATTEND, BINS, CANDIDATES, COMBINE, HEADS, INPUTS, KernelConstants, SEAL, SURVEY};
 use super::products::{Epilogue, Products, RowsOf};
 use super::steps::{BufferRef, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
+use crate::device::Best;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
 use crate::model::family::RopeLayout;
@@ -37,9 +38,15 @@ impl Planner<'_> {
                 let constants = KernelConstants::default()
                     .uint("N_VOCAB", self.weights.n_vocab)
                     .uint("MOST", CANDIDATES_OF_ROW);
-                let scratch = [PassBuffer::Logits, PassBuffer::Temperatures, PassBuffer::Candidates];
-                let groups = [Extent::Fixed(1), Extent::Wanted(1), Extent::Fixed(1)];
-                plan.push(&CANDIDATES, constants, scratch.map(BufferRef::Scratch).to_vec(), groups);
+                let scratch =
+                    |buffers: &[PassBuffer]| buffers.iter().copied().map(BufferRef::Scratch).collect();
+                let pieces = Extent::Fixed(self.weights.n_vocab.div_ceil(LOGITS_OF_PIECE));
+                let groups = [pieces, Extent::Wanted(1), Extent::Fixed(1)];
+                use PassBuffer::{Bins, Candidates, Logits, Surveys, Temperatures};
+                plan.push(&SURVEY, constants.clone(), scratch(&[Logits, Surveys, Bins, Candidates]), groups);
+                plan.push(&BINS, constants.clone(), scratch(&[Logits, Temperatures, Surveys, Bins]), groups);
+                let last = scratch(&[Logits, Temperatures, Surveys, Bins, Candidates]);
+                plan.push(&CANDIDATES, constants, last, groups);
             }
         }
         plan.finish();
@@ -385,8 +392,28 @@ impl Planner<'_> {
 
 /// Maximum number of tokens that are sorted out of a row.
 pub(super) const CANDIDATES_OF_ROW: usize = 1024;
-/// Words that tell of them.
-pub(super) const CANDIDATE_WORDS: usize = 4 + 2 * CANDIDATES_OF_ROW;
+/// Logits that a workgroup of these steps takes.
+pub(super) const LOGITS_OF_PIECE: usize = 2048;
+
+/// Words that tell of a row's likeliest tokens.
+pub(super) fn candidate_words(n_vocab: usize) -> usize {
+    4 + 2 * CANDIDATES_OF_ROW + 2 * n_vocab.div_ceil(LOGITS_OF_PIECE)
+}
+
+/// The likeliest tokens of a row, as the kernels tell of them.
+pub(super) fn best_of(row: usize, found: &[u32]) -> Best {
+    let [n, n_nan, top] = [found[0], found[1], found[2]];
+    // One that is no number: the host looks at all of them.
+    let n = if n_nan > 0 { 0 } else { n as usize };
+    let (candidates, pieces) = found[4..].split_at(2 * CANDIDATES_OF_ROW);
+    let candidates = candidates.chunks_exact(2).take(n);
+    let candidates = candidates.map(|pair| (pair[0], f32::from_bits(pair[1]))).collect();
+    let pieces = pieces.chunks_exact(2).map(|piece| [piece[0], piece[1]].map(f32::from_bits));
+    let (rest, least) =
+        pieces.fold((0.0, f32::MAX), |(rest, least), [own, own_least]| (rest + own, own_least.min(least)));
+    Best { row, candidates, least, top: f32::from_bits(top), rest }
+}
+
 /// Maximum number of queries that attend together.
 const MAX_TILE_QUERIES: usize = 8;
 

@@ -116,8 +116,11 @@ pub(super) enum PassBuffer {
     Latent,
     MixedLatent,
     Logits,
-    /// Temperatures of rows that are sampled, and the likeliest tokens of each.
+    /// Temperatures of rows that are sampled; of each row the largest logits by piece, numbers of logits by
+    /// distance from the largest, and the likeliest tokens.
     Temperatures,
+    Surveys,
+    Bins,
     Candidates,
     /// Rotary tables, each `[rows, n_rot]`; then factors of queries by position, `[rows]`.
     Ropes,

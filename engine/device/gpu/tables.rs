@@ -4,7 +4,7 @@
 use super::Gpu;
 use super::cache::GpuCache;
 use super::outline::GpuPass;
-use super::plan::CANDIDATE_WORDS;
+use super::plan::{LOGITS_OF_PIECE, candidate_words};
 use super::steps::{BufferRef, Extent, PassBuffer, PassShape, Plan, TILE_ROWS};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
@@ -222,7 +222,9 @@ impl Gpu {
             (PassBuffer::Latent, experts(|experts| experts.d_latent)),
             (PassBuffer::MixedLatent, experts(|experts| experts.d_latent)),
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
-            (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),
+            (PassBuffer::Surveys, 2 * tables.n_wanted * self.weights.n_vocab.div_ceil(LOGITS_OF_PIECE)),
+            (PassBuffer::Bins, 256 * tables.n_wanted),
+            (PassBuffer::Candidates, tables.n_wanted * candidate_words(self.weights.n_vocab)),
         ];
         let floats = floats.into_iter().map(|(scratch, n)| (BufferRef::Scratch(scratch), 4 * n as u64));
         let uploads =
