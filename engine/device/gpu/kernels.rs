@@ -9,20 +9,51 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{
     BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType,
     ComputePipeline, ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    ShaderModuleDescriptor, ShaderSource, ShaderStages,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// A kernel's source: its name, the files that it is made of, and how it uses each of its buffers.
 #[derive(Debug)]
 pub(super) struct KernelSource {
     pub(super) name: &'static str,
-    files: &'static [&'static str],
+    pub(super) files: &'static [&'static str],
     pub(super) bindings: &'static [Access],
     /// Whether it can code what it writes, into its last buffer.
     pub(super) can_code: bool,
 }
 
 impl KernelSource {
+    /// All of them.
+    #[cfg(test)]
+    pub(super) fn all() -> [&'static Self; 24] {
+        [
+            &PRODUCT,
+            &PRODUCT_FLOATS,
+            &TILE,
+            &TILE_FLOATS,
+            &SENT,
+            &SORT,
+            &MIX,
+            &CODE,
+            &HEADS,
+            &SEAL,
+            &ATTEND,
+            &COMBINE,
+            &LOG,
+            &CONVOLVE,
+            &WALK,
+            &KEEP,
+            &FINISH,
+            &CENTER,
+            &NORM,
+            &NORMS,
+            &INPUTS,
+            &SURVEY,
+            &BINS,
+            &CANDIDATES,
+        ]
+    }
+
     /// Threads of a workgroup, as the source says.
     pub(super) fn threads(&self) -> u64 {
         let size = self.files.iter().find_map(|file| file.split_once("@workgroup_size(")?.1.split_once(')'));
@@ -370,10 +401,14 @@ impl Kernels {
         let text = text(source, constants);
         #[cfg(test)]
         let text = self.fault.map_or(text.clone(), |[right, wrong]| text.replace(right, wrong));
-        let module = device.create_shader_module(ShaderModuleDescriptor {
-            label: Some(source.name),
-            source: ShaderSource::Wgsl(text.into()),
-        });
+        let descriptor =
+            ShaderModuleDescriptor { label: Some(source.name), source: ShaderSource::Wgsl(text.into()) };
+        // A counter in each loop keeps drivers from unrolling it, and loads from overlapping.
+        let checks = ShaderRuntimeChecks { force_loop_bounding: false, ..ShaderRuntimeChecks::checked() };
+        // SAFETY: no loop is endless: each counts towards a bound, as a test of the sources finds. All other
+        // checks stay.
+        #[allow(unsafe_code)]
+        let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
         let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
             label: Some(source.name),
             bind_group_layouts: &[Some(&layout)],

@@ -80,6 +80,42 @@ fn every_kernel_becomes_metal() {
     eprintln!("{} kernels", kernels.len());
 }
 
+/// No kernel has an endless loop: drivers are told so (see `Kernels::compile`). Each loop steps one number towards a
+/// bound (a number of tokens is far from the largest there is), or looks for a place below a constant.
+#[test]
+fn every_loop_ends() {
+    let sources = KernelSource::all().into_iter().flat_map(|source| source.files);
+    let sources: std::collections::BTreeSet<&str> = sources.copied().collect();
+    assert!(sources.len() > 25, "{} sources", sources.len());
+    let (mut n_loops, mut odd) = (0, Vec::new());
+    for line in sources.iter().flat_map(|source| source.lines()).map(str::trim) {
+        let code = line.split("//").next().unwrap_or_default();
+        assert!(!code.contains("loop "), "{line}");
+        if let Some(condition) = code.strip_prefix("while (") {
+            n_loops += 1;
+            let has_bound = ["s + 1u < N_SEGMENTS &&", "bin < BINS &&"];
+            assert!(has_bound.iter().any(|bound| condition.starts_with(bound)), "{line}");
+        }
+        let Some(head) = code.strip_prefix("for (") else { continue };
+        n_loops += 1;
+        let parts: Vec<&str> = head.trim_end_matches(['{', ' ', ')']).split("; ").collect();
+        let [first, bound, step] = parts[..] else { panic!("{line}") };
+        let name =
+            first.strip_prefix("var ").map_or("n", |first| first.split(' ').next().unwrap_or_default());
+        let goes_up = step.starts_with(&format!("{name}++")) || step.starts_with(&format!("{name} += "));
+        let halves = step == format!("{name} = {name} >> 1u");
+        let doubles = step == format!("{name} = {name} << 1u");
+        let is_below = bound.starts_with(&format!("{name} < "))
+            || bound.starts_with(&format!("{name} * 256u < "))
+            || bound.starts_with(&format!("{name} + 1u < "))
+            || [" <= 255u", " <= sequence.n"].iter().any(|most| bound == format!("{name}{most}"));
+        let ends = (goes_up || doubles) && is_below || halves && bound == format!("{name} > 0u");
+        odd.extend((!ends).then_some(line));
+    }
+    assert!(odd.is_empty(), "{odd:#?}");
+    assert!(n_loops > 80, "{n_loops} loops");
+}
+
 /// The families in the shapes of real models.
 fn shapes() -> Vec<(String, RandomModel)> {
     let mut all = Vec::new();
