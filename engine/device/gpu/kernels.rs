@@ -236,9 +236,16 @@ pub(super) static KEEP: KernelSource = KernelSource {
 
 pub(super) static FINISH: KernelSource = KernelSource {
     name: "finish",
-    files: &[shader!("mixers"), shader!("sum"), shader!("finish")],
-    bindings: &[Read, Read, Read, Read, Read, Read, Written],
-    can_code: false,
+    files: &[
+        shader!("common"),
+        shader!("coded"),
+        shader!("sixteen"),
+        shader!("mixers"),
+        shader!("sum"),
+        shader!("finish"),
+    ],
+    bindings: &[Read, Read, Read, Read, Read, Read, Written, Written],
+    can_code: true,
 };
 
 pub(super) static CENTER: KernelSource = KernelSource {

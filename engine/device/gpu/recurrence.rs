@@ -2,7 +2,7 @@
 
 use super::kernels::{CONVOLVE, FINISH, KEEP, KernelConstants, LOG, WALK};
 use super::states::log_words;
-use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
+use super::steps::{BufferRef, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::StateFormat;
 use crate::model::family::RecurrentMixer;
@@ -151,17 +151,24 @@ impl Planner<'_> {
             .flag("NORMED", heads.is_some_and(|heads| heads.norm.is_some()))
             .flag("SKIPS", heads.is_some_and(|heads| heads.skip.is_some()))
             .float("EPS", self.spec.norm_eps);
+        let params = [vectors.state_norm, vectors.state_heads[2], u32::MAX];
+        let params = plan.params(bytemuck::cast_slice(&params));
         let bindings = vec![
-            plan.params(bytemuck::cast_slice(&[vectors.state_norm, vectors.state_heads[2]])),
+            params,
             BufferRef::Vectors,
             BufferRef::Scratch(PassBuffer::Logged),
             BufferRef::Scratch(PassBuffer::Products),
             BufferRef::Scratch(PassBuffer::Convolved),
             BufferRef::Scratch(PassBuffer::Read),
             BufferRef::Scratch(PassBuffer::Recurred),
+            BufferRef::Nothing,
         ];
         let groups = [Extent::Fixed(n_groups), Extent::Rows(1), Extent::Fixed(1)];
         plan.push(&FINISH, constants, bindings, groups);
+        if group % 16 == 0 {
+            let (buffer, norm_at) = (PassBuffer::Recurred, params.offset() + 8);
+            plan.can_code(Coding { buffer, width: own.given(), per_row: 1, norm_at });
+        }
     }
 }
 
