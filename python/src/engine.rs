@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::{Mutex as Lock, Weak};
+use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
@@ -119,6 +120,29 @@ impl Engine {
     }
 }
 
+/// How often the memories on disk are measured.
+const MEASURED: Duration = Duration::from_secs(60);
+
+/// Keeps the memories on disk within their limit until the model is closed, which keeps it for the last time.
+async fn keep_within_limit(pool: Weak<Pool>) {
+    loop {
+        tokio::time::sleep(MEASURED).await;
+        let Some(pool) = pool.upgrade() else { return };
+        match tokio::task::spawn_blocking(move || shrink(&pool)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("can't limit the memories on disk: {error}"),
+            Err(error) => tracing::warn!("can't limit the memories on disk: {error}"),
+        }
+    }
+}
+
+fn shrink(pool: &Pool) -> greenroom_engine::Result<()> {
+    match (pool.config().disk_limit(), pool.embedded()) {
+        (Some(limit), Some(embedded)) => embedded.engine().shrink(limit).map(drop),
+        _ => Ok(()),
+    }
+}
+
 fn elsewhere(model: &str) -> PyErr {
     let found = format!(
         "{model} is an engine elsewhere: it plays scenarios, but has no agents, ranks or embeddings here"
@@ -134,6 +158,7 @@ impl Engine {
         let flags = flags.into_iter().map(PathBuf::into_os_string);
         let opened = py.detach(|| commands::open(flags)).map_err(|error| of_model(&error))?;
         let model = opened.model.clone();
+        runtime().spawn(keep_within_limit(Arc::downgrade(&opened.pool)));
         let opened = Lock::new(Some(OfProcess::new(opened)));
         Ok(Self { opened, service: Lock::default(), model, agents: Lock::default() })
     }
@@ -147,6 +172,12 @@ impl Engine {
             py.detach(|| agents.iter().filter_map(Weak::upgrade).for_each(|agent| agent.close()));
         }
         py.detach(|| drop((service, opened)));
+    }
+
+    /// Removes the least valuable memories on disk beyond the limit, as happens now and then while it is open.
+    fn shrink(&self, py: Python<'_>) -> PyResult<()> {
+        let pool = self.pool()?;
+        py.detach(|| shrink(&pool)).map_err(of_engine)
     }
 
     /// The model as it was named.

@@ -272,3 +272,18 @@ def test_the_same_model_is_opened_once(tmp_path: Path) -> None:
     engine.close()
     assert gr.Engine.of(model) is not engine
     gr.Engine.of(model).close()
+
+
+def test_memories_on_disk_keep_within_their_limit(tmp_path: Path) -> None:
+    def taken() -> int:
+        return sum(file.stat().st_size for file in (tmp_path / "memories").rglob("*") if file.is_file())
+
+    limit = 1 << 20
+    with gr.Engine(cache_dir=tmp_path / "memories", cache_disk=limit, threads=2) as engine:
+        for n in range(12):
+            engine.agent(f"a{n}", max_tokens=2).say(f"{n}. " + "The sea is cold. " * 120).result()
+        before = taken()
+        engine.native.shrink()
+        assert taken() <= limit < before, (before, taken())
+    with gr.Engine(cache_dir=tmp_path / "memories", cache_disk="unlimited") as engine:
+        engine.native.shrink()

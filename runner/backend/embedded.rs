@@ -74,6 +74,11 @@ pub fn source(model: &ModelFile) -> engine::ModelSource {
 }
 
 impl EmbeddedConfig {
+    /// Bytes that memories may take on this machine's disk; `None`: there is no limit, or they are elsewhere.
+    pub fn disk_limit(&self) -> Option<u64> {
+        self.cache_disk.filter(|_| self.cache_dir.is_some() && self.objects.is_none())
+    }
+
     /// A model on the processor with its own cache formats, memories in RAM alone and without a bound, all
     /// cores, no self-check.
     pub fn new(model: ModelFile) -> Self {

@@ -192,7 +192,7 @@ impl Models {
 
     /// Bytes that the memories on disk may take.
     pub(super) fn disk_limit(&self) -> Option<u64> {
-        self.config.cache_disk.filter(|_| self.config.cache_dir.is_some() && self.config.objects.is_none())
+        self.config.disk_limit()
     }
 
     /// Models that are open now, least recently used first.
