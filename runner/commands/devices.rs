@@ -80,7 +80,10 @@ fn row(cells: [&str; 6]) -> Vec<String> {
 /// The device that `--device auto` chooses, and why.
 fn verdict(gpus: &[GpuInfo]) -> String {
     if let Some(gpu) = default_gpu(gpus) {
-        return format!("--device auto uses {} if the model fits in its memory.", printable(&gpu.name));
+        return format!(
+            "--device auto uses {} if it holds the model and answers sooner than the processor.",
+            printable(&gpu.name)
+        );
     }
     let why = match gpus {
         [] if !BUILT_WITH_GPUS => "this program was built without GPU support (the feature `gpu`)".to_owned(),

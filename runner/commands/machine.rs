@@ -27,8 +27,8 @@ pub(super) struct ModelArgs {
     /// keys of one layer in six), q4, or a file from `greenroom-lab kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
-    /// Device that runs it: auto (a GPU with enough memory, else the processor), cpu, gpu, or gpu:NAME (see
-    /// `devices`)
+    /// Device that runs it: auto (whichever answers sooner, a GPU or the processor), cpu, gpu, or gpu:NAME
+    /// (see `devices`)
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     device: Device,
     /// Threads [default: all cores]
