@@ -135,8 +135,8 @@ fn turn(device: &dyn Device, n: usize) -> Result<[Duration; 2]> {
     let first = Pass { wanted: vec![n_prompt - 1], ..Pass::alone(&ids[..n_prompt], &layout) };
     device.run(&first, &mut *cache, None)?;
     let prompt = began.elapsed();
-    for at in n_prompt..n_prompt + n {
-        device.run(&Pass::next(ids[at], at, &layout), &mut *cache, None)?;
+    for (at, id) in ids.iter().enumerate().skip(n_prompt) {
+        device.run(&Pass::next(*id, at, &layout), &mut *cache, None)?;
     }
     Ok([prompt, began.elapsed() - prompt])
 }

@@ -7,6 +7,7 @@ use super::slots::Slots;
 use super::states::{GpuStates, StateTables};
 use super::steps::{PassShape, Plan};
 use super::tables::Tables;
+use super::upload::Upload;
 use crate::Result;
 use crate::device::{Cache, Pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -67,9 +68,10 @@ pub(super) struct GpuCache {
 pub(super) struct BoundPlan {
     pub(super) plan: Arc<Plan>,
     pub(super) params: Buffer,
+    pub(super) upload: Upload,
     pub(super) steps: Vec<(Arc<super::kernels::Compiled>, wgpu::BindGroup)>,
-    /// Generations of the buffers: of the cache, and of the memory of passes.
-    pub(super) generations: [u64; 2],
+    /// Generations of the buffers: of the cache, and of the memory of passes; `None`: its own are new.
+    pub(super) generations: Option<[u64; 2]>,
 }
 
 impl BoundPlan {

@@ -27,6 +27,7 @@ mod states;
 mod steps;
 mod tables;
 mod timing;
+mod upload;
 mod weights;
 
 use super::{Cache, Device, GpuInfo, Output, Pass, PassSpan, StateSpan, own};
@@ -51,6 +52,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner};
 use tables::Tables;
+use upload::Upload;
 use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
@@ -220,6 +222,7 @@ impl Gpu {
         &self,
         plan: &Plan,
         params: &Buffer,
+        upload: &Upload,
         scratch: &ScratchBuffers,
         cache: &GpuCache,
     ) -> Result<Vec<(Arc<kernels::Compiled>, wgpu::BindGroup)>> {
@@ -234,7 +237,10 @@ impl Gpu {
                         let size = std::num::NonZero::new(n.next_multiple_of(16) as u64);
                         BufferBinding { buffer: params, offset: *first as u64, size }
                     }
-                    BufferRef::Scratch(_) | BufferRef::Coded(_) => whole(&scratch.buffers[place]),
+                    BufferRef::Scratch(name) => {
+                        upload.binding(*name).unwrap_or_else(|| whole(&scratch.buffers[place]))
+                    }
+                    BufferRef::Coded(_) => whole(&scratch.buffers[place]),
                     BufferRef::Nothing => whole(&self.nothing),
                     BufferRef::Rows(l) => whole(cache.rows(*l)),
                     BufferRef::Blocks(l) => whole(cache.blocks(*l)),
@@ -257,18 +263,18 @@ impl Gpu {
         self.context.checked("binding a plan", || plan.steps.iter().map(bind).collect())
     }
 
-    /// The plan of passes of a shape over a cache, and the memory of its parameters.
-    fn planned(&self, shape: PassShape, cache: &GpuCache) -> Result<(Arc<Plan>, Buffer)> {
-        if let Some(bound) = cache.plans.get(&shape) {
-            return Ok((bound.plan.clone(), bound.params.clone()));
+    /// The plan of passes of a shape over a cache, with its parameters, and what was uploaded for the last one.
+    fn planned(&self, shape: PassShape, cache: &mut GpuCache) -> Result<BoundPlan> {
+        if let Some(bound) = cache.plans.remove(&shape) {
+            return Ok(bound);
         }
         let plan = self.planner(&cache.layout, shape).plan();
-        let params = self.context.checked("memory for a plan", || {
+        self.context.checked("memory for a plan", || {
             let params = self.context.buffer(plan.params.len() as u64);
             self.context.queue.write_buffer(&params, 0, &plan.params);
-            Ok(params)
-        })?;
-        Ok((Arc::new(plan), params))
+            let upload = Upload::new(&self.context, &[]);
+            Ok(BoundPlan { plan: Arc::new(plan), params, upload, steps: Vec::new(), generations: None })
+        })
     }
 
     /// Makes the memory of a pass large enough, writes what it tells of its tokens, and binds its plan to the
@@ -281,26 +287,32 @@ impl Gpu {
         cache: &mut GpuCache,
     ) -> Result<()> {
         // Calibration changes plans; it comes before all caches but its own.
-        let (plan, params) = self.planned(shape, cache)?;
-        let grown = self.context.checked("memory for a pass", || {
-            let mut grown = Vec::new();
-            for (place, bytes) in self.scratch_bytes(&plan, tables) {
-                if scratch.buffers.get(&place).is_none_or(|buffer| buffer.size() < bytes) {
-                    grown.push((place, self.context.buffer(bytes + bytes / 4)));
+        let mut bound = self.planned(shape, cache)?;
+        let mut needed = self.scratch_bytes(&bound.plan, tables);
+        needed.retain(|(place, bytes)| scratch.buffers.get(place).is_none_or(|b| b.size() < *bytes));
+        let has_room = bound.upload.has_room(&tables.bytes);
+        if !needed.is_empty() || !has_room {
+            let grown = self.context.checked("memory for a pass", || {
+                if !has_room {
+                    bound.upload = Upload::new(&self.context, &tables.bytes);
+                    bound.generations = None;
                 }
-            }
-            Ok(grown)
-        })?;
-        scratch.generation += u64::from(!grown.is_empty());
-        scratch.buffers.extend(grown);
-        for (name, bytes) in tables.bytes.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+                let grown = needed.into_iter().map(|(place, n)| (place, self.context.buffer(n + n / 4)));
+                Ok(grown.collect::<Vec<_>>())
+            })?;
+            scratch.generation += u64::from(!grown.is_empty());
+            scratch.buffers.extend(grown);
+        }
+        for (name, bytes) in tables.rows.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             self.context.queue.write_buffer(scratch.buffer(*name), 0, bytes);
         }
-        let generations = [cache.generation, scratch.generation];
-        if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
-            let steps = self.bind(&plan, &params, scratch, cache)?;
-            cache.plans.insert(shape, BoundPlan { plan, params, steps, generations });
+        bound.upload.write(&self.context, &tables.bytes);
+        let generations = Some([cache.generation, scratch.generation]);
+        if bound.generations != generations {
+            bound.steps = self.bind(&bound.plan, &bound.params, &bound.upload, scratch, cache)?;
+            bound.generations = generations;
         }
+        cache.plans.insert(shape, bound);
         Ok(())
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Tables {
     n_walked: usize,
     n_sequences: usize,
     n_kept: usize,
+    /// The stream, and each layer's own input.
+    pub(super) rows: [(PassBuffer, Vec<u8>); 2],
     pub(super) bytes: Vec<(PassBuffer, Vec<u8>)>,
 }
 
@@ -114,10 +116,9 @@ impl Gpu {
         let temperatures: Vec<f32> = temperatures.collect();
         let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
+        let rows = [(PassBuffer::Stream, floats(&stream)), (PassBuffer::Inputs, floats(&inputs))];
         let bytes = vec![
             (PassBuffer::Pass, words(&figures.map(|n| n as u32))),
-            (PassBuffer::Stream, floats(&stream)),
-            (PassBuffer::Inputs, floats(&inputs)),
             (PassBuffer::Ropes, floats(&ropes)),
             (PassBuffer::Places, words(&places)),
             (PassBuffer::Positions, words(&positions)),
@@ -136,7 +137,18 @@ impl Gpu {
         let [n_walked, n_sequences, n_kept] =
             [states.walked.len(), states.sequences.len(), states.kept.len()];
         let n_rows = first_row;
-        Ok(Tables { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, bytes })
+        Ok(Tables {
+            n_rows,
+            n_wanted,
+            n_tiles,
+            n_sealed,
+            n_pieces,
+            n_walked,
+            n_sequences,
+            n_kept,
+            rows,
+            bytes,
+        })
     }
 
     /// Takes places for the rows and blocks that a span writes; slots of its rows.
@@ -228,7 +240,7 @@ impl Gpu {
         ];
         let floats = floats.into_iter().map(|(scratch, n)| (BufferRef::Scratch(scratch), 4 * n as u64));
         let uploads =
-            tables.bytes.iter().map(|(scratch, bytes)| (BufferRef::Scratch(*scratch), bytes.len() as u64));
+            tables.rows.iter().map(|(scratch, bytes)| (BufferRef::Scratch(*scratch), bytes.len() as u64));
         let coded = plan.coded_bytes.iter().map(|(x, n)| (BufferRef::Coded(*x), (rows * n) as u64));
         floats.chain(uploads).chain(coded).collect()
     }
@@ -246,7 +258,8 @@ impl Tables {
         let n_sealed = n_sequences * ((start + n) / BLOCK - start / BLOCK);
         let n_pieces = if n == 1 { start / BLOCK + 1 } else { 1 };
         let (n_walked, n_kept, bytes) = (n_rows, n_sealed, Vec::new());
-        Self { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, bytes }
+        let rows = [(PassBuffer::Stream, Vec::new()), (PassBuffer::Inputs, Vec::new())];
+        Self { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, rows, bytes }
     }
 
     /// Workgroups of an extent in this pass.

@@ -101,7 +101,7 @@ fn experts_on_the_gpu_are_exact() {
     }
     for (name, used) in [("deepseek2", 4), ("gpt-oss", 2), ("qwen2moe", 2)] {
         let tiny = RandomModel::tiny_of(name, 7);
-        let experts = tiny.experts.clone().map(|experts| Experts { n: 9, used, ..experts });
+        let experts = tiny.experts.map(|experts| Experts { n: 9, used, ..experts });
         let bench = bench(&RandomModel { n_layers: 2, dtype: Dtype::Q8_0, experts, ..tiny }, KvFormat::Q4);
         bench.check_chunks(&[300]);
         bench.check_steps(&[(20, 26, 1), (300, 340, 33)]);
