@@ -6,7 +6,7 @@ use crate::device::{self, Cache, DEFAULT_NUMERICS, Device, Pass};
 use crate::kv::table::BlockHash;
 use crate::model::gguf::Gguf;
 use crate::store::{Found, Store};
-use crate::{DeviceChoice, ErrorKind, GpuInfo, Isa, KvChoice, Loading, Result};
+use crate::{DeviceChoice, ErrorKind, GpuInfo, Isa, KvChoice, Loading, Result, default_gpu, gpus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Opening<'_> {
 /// As [`device::open`].
 pub(crate) fn open(choice: &DeviceChoice, mut opening: Opening<'_>) -> Result<Box<dyn Device>> {
     match choice {
-        DeviceChoice::Auto => open_faster(device::default_gpu(&device::gpus()), opening),
+        DeviceChoice::Auto => open_faster(default_gpu(&gpus()), opening),
         choice => opening.on(choice),
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     /// Both devices are timed once for a folder; the verdict decides, whichever it is.
     #[test]
     fn a_verdict_is_found_once_and_decides() {
-        let Some(gpu) = device::gpus().into_iter().find(|gpu| gpu.missing.is_empty()) else {
+        let Some(gpu) = gpus().into_iter().find(|gpu| gpu.missing.is_empty()) else {
             eprintln!("skipped: there is no adapter (Debian: mesa-vulkan-drivers)");
             return;
         };

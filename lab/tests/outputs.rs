@@ -29,6 +29,8 @@ const COMMANDS: &[&str] = &[
     "bench memory --context 600",
     "bench pressure --agents 3 --tokens 64 --fit 2 --rounds 1 --question 4 --reply 2",
     "bench gaps --context 64 --tokens 8",
+    #[cfg(feature = "gpu")]
+    "bench gpu-steps --depth 64",
     "bench growth --history 64 --idle 0,2 --tokens 2",
     "bench sharing --repeats 2 --model understudy --file model.yaml --max-tokens 2",
     "simulate run",

@@ -6,7 +6,6 @@ use super::plan::layer_bytes;
 use super::slots::Slots;
 use super::states::{GpuStates, StateTables};
 use super::steps::{PassShape, Plan};
-use super::tables::Tables;
 use super::upload::Upload;
 use crate::Result;
 use crate::device::{Cache, Pass};
@@ -75,9 +74,8 @@ pub(super) struct BoundPlan {
 }
 
 impl BoundPlan {
-    /// Dispatches a step, if the pass has workgroups for it.
-    pub(super) fn dispatch(&self, pass: &mut wgpu::ComputePass<'_>, step: usize, tables: &Tables) {
-        let groups = self.plan.steps[step].groups.map(|extent| tables.groups(extent));
+    /// Dispatches a step, if it has workgroups.
+    pub(super) fn dispatch(&self, pass: &mut wgpu::ComputePass<'_>, step: usize, groups: [u32; 3]) {
         if groups.contains(&0) {
             return;
         }

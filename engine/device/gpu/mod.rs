@@ -20,6 +20,7 @@ mod plan;
 #[cfg(test)]
 #[path = "../../tests/inside/gpu_plans.rs"]
 mod plans;
+mod product;
 mod products;
 mod recurrence;
 mod slots;
@@ -45,11 +46,12 @@ use greenroom_kernels::pointwise::{centered, rms_norm};
 use greenroom_kernels::{Isa, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
+pub use outline::GpuStep;
 use outline::Outline;
-pub use outline::{GpuPass, GpuStep};
 use plan::{best_of, candidate_words};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+pub use steps::GpuPass;
 use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner};
 use tables::Tables;
 use upload::Upload;
@@ -326,7 +328,8 @@ impl Gpu {
     ) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         let steps = bound.plan.steps.iter().enumerate();
-        steps.filter(|(_, step)| is_meant(step)).for_each(|(i, _)| bound.dispatch(&mut pass, i, tables));
+        let meant = steps.filter(|(_, step)| is_meant(step));
+        meant.for_each(|(i, step)| bound.dispatch(&mut pass, i, tables.groups(step)));
     }
 
     fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Output> {

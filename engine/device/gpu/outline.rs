@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use super::steps::Plan;
-use super::steps::{Dispatch, PassShape, Planner};
+use super::steps::{Dispatch, GpuPass, PassShape, Planner};
 use super::tables::Tables;
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
@@ -71,34 +71,6 @@ impl Outline {
     }
 }
 
-/// A pass to count or to time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuPass {
-    /// Sequences read a token each.
-    Decode {
-        /// Number of them.
-        sequences: usize,
-        /// Tokens that each has read before.
-        depth: usize,
-    },
-    /// A sequence reads tokens; the logits of the last are wanted.
-    Prefill {
-        /// Number of them.
-        tokens: usize,
-        /// Tokens that it has read before.
-        depth: usize,
-    },
-}
-
-impl GpuPass {
-    pub(super) fn shape(self) -> PassShape {
-        match self {
-            Self::Decode { sequences, .. } => PassShape::new(sequences, sequences, true, true),
-            Self::Prefill { tokens, .. } => PassShape::new(tokens, 1, tokens == 1, true),
-        }
-    }
-}
-
 /// What a dispatch costs.
 #[derive(Clone, Debug)]
 pub struct GpuStep {
@@ -129,7 +101,7 @@ pub struct GpuStep {
 impl GpuStep {
     /// None where the pass leaves the step out.
     pub(super) fn of(step: &Dispatch, tables: &Tables, pass: GpuPass) -> Option<Self> {
-        let workgroups: u64 = step.groups.map(|extent| u64::from(tables.groups(extent))).iter().product();
+        let workgroups: u64 = tables.groups(step).map(u64::from).iter().product();
         let (GpuPass::Decode { depth, .. } | GpuPass::Prefill { depth, .. }) = pass;
         let (work, pieces) = (step.work, tables.n_pieces as u64);
         let blocks_of_group = (depth as u64).div_ceil(256).div_ceil(pieces);

@@ -3,7 +3,7 @@
 //! extents within one pass come from the figures of that pass.
 
 use super::kernels::{ATTEND, BINS, CANDIDATES, COMBINE, HEADS, INPUTS, KernelConstants, SEAL, SURVEY};
-use super::products::{Epilogue, Products, RowsOf};
+use super::product::{Epilogue, Products, RowsOf};
 use super::steps::{BufferRef, Coding, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::device::Best;

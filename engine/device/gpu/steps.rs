@@ -30,6 +30,34 @@ impl PassShape {
     }
 }
 
+/// A pass to count or to time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuPass {
+    /// Sequences read a token each.
+    Decode {
+        /// Number of them.
+        sequences: usize,
+        /// Tokens that each has read before.
+        depth: usize,
+    },
+    /// A sequence reads tokens; the logits of the last are wanted.
+    Prefill {
+        /// Number of them.
+        tokens: usize,
+        /// Tokens that it has read before.
+        depth: usize,
+    },
+}
+
+impl GpuPass {
+    pub(super) fn shape(self) -> PassShape {
+        match self {
+            Self::Decode { sequences, .. } => PassShape::new(sequences, sequences, true, true),
+            Self::Prefill { tokens, .. } => PassShape::new(tokens, 1, tokens == 1, true),
+        }
+    }
+}
+
 /// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 64;
 

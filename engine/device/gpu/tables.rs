@@ -3,9 +3,8 @@
 
 use super::Gpu;
 use super::cache::GpuCache;
-use super::outline::GpuPass;
 use super::plan::{LOGITS_OF_PIECE, candidate_words};
-use super::steps::{BufferRef, Extent, PassBuffer, PassShape, Plan, TILE_ROWS};
+use super::steps::{BufferRef, Dispatch, Extent, GpuPass, PassBuffer, PassShape, Plan, TILE_ROWS};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
@@ -262,8 +261,12 @@ impl Tables {
         Self { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, rows, bytes }
     }
 
-    /// Workgroups of an extent in this pass.
-    pub(super) fn groups(&self, extent: Extent) -> u32 {
+    /// Workgroups of a step in this pass.
+    pub(super) fn groups(&self, step: &Dispatch) -> [u32; 3] {
+        step.groups.map(|extent| self.extent(extent))
+    }
+
+    fn extent(&self, extent: Extent) -> u32 {
         let n = match extent {
             Extent::Fixed(n) => n,
             Extent::Rows(share) => self.n_rows.div_ceil(share),

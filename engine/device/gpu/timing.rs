@@ -3,8 +3,8 @@
 use super::Gpu;
 use super::cache::BoundPlan;
 use super::context::Context;
-use super::outline::{GpuPass, GpuStep};
-use super::steps::Dispatch;
+use super::outline::GpuStep;
+use super::steps::{Dispatch, GpuPass};
 use super::tables::Tables;
 use crate::{Error, Result};
 use std::sync::PoisonError;
@@ -69,7 +69,7 @@ impl Gpu {
                     end_of_pass_write_index: Some(2 * i as u32 + 1),
                 }),
             });
-            bound.dispatch(&mut pass, i, tables);
+            bound.dispatch(&mut pass, i, tables.groups(&bound.plan.steps[i]));
         }
         encoder.resolve_query_set(&timer.queries, 0..2 * n_steps as u32, &timer.resolved, 0);
         Ok(timer)
