@@ -55,6 +55,7 @@ impl KernelSource {
     }
 
     /// Threads of a workgroup, as the source says.
+    #[cfg(any(test, feature = "fixtures"))]
     pub(super) fn threads(&self) -> u64 {
         let size = self.files.iter().find_map(|file| file.split_once("@workgroup_size(")?.1.split_once(')'));
         size.and_then(|(n, _)| n.parse().ok()).unwrap_or(1)

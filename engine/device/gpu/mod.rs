@@ -15,6 +15,7 @@
 mod cache;
 mod context;
 mod kernels;
+#[cfg(any(test, feature = "fixtures"))]
 mod outline;
 mod plan;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod slots;
 mod states;
 mod steps;
 mod tables;
+#[cfg(any(test, feature = "fixtures"))]
 mod timing;
 mod upload;
 mod weights;
@@ -46,11 +48,14 @@ use greenroom_kernels::pointwise::{centered, rms_norm};
 use greenroom_kernels::{Isa, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
+#[cfg(any(test, feature = "fixtures"))]
 pub use outline::GpuStep;
+#[cfg(feature = "fixtures")]
 use outline::Outline;
 use plan::{best_of, candidate_words};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(any(test, feature = "fixtures"))]
 pub use steps::GpuPass;
 use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner};
 use tables::Tables;
@@ -83,6 +88,7 @@ pub(crate) struct Gpu {
     /// The reason why no pass may run: constants of a calibration did not fit.
     broken: Option<String>,
     /// Steps of the last pass, while they are timed.
+    #[cfg(any(test, feature = "fixtures"))]
     timed: Mutex<Option<(GpuPass, Vec<GpuStep>)>>,
 }
 
@@ -156,6 +162,7 @@ impl Gpu {
             projected_norm,
             scratch: Mutex::default(),
             broken: None,
+            #[cfg(any(test, feature = "fixtures"))]
             timed: Mutex::default(),
         };
         gpu.upload_vectors()?;
@@ -363,12 +370,11 @@ impl Gpu {
         }
         let mut encoder = self.context.encoder();
         let bound = &cache.plans[&shape];
-        if self.timed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            let timer = self.encode_timed(&mut encoder, bound, tables)?;
-            self.context.read("a pass", encoder, &[])?;
-            self.keep_times(&timer, &bound.plan.steps, tables)?;
-            encoder = self.context.encoder();
-        } else {
+        #[cfg(any(test, feature = "fixtures"))]
+        let is_timed = self.run_timed(bound, tables)?;
+        #[cfg(not(any(test, feature = "fixtures")))]
+        let is_timed = false;
+        if !is_timed {
             self.encode(&mut encoder, bound, tables, |_| true);
         }
         if pass.hidden {

@@ -32,6 +32,7 @@ impl PassShape {
 
 /// A pass to count or to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg(any(test, feature = "fixtures"))]
 pub enum GpuPass {
     /// Sequences read a token each.
     Decode {
@@ -49,6 +50,7 @@ pub enum GpuPass {
     },
 }
 
+#[cfg(any(test, feature = "fixtures"))]
 impl GpuPass {
     pub(super) fn shape(self) -> PassShape {
         match self {
@@ -255,6 +257,7 @@ impl CodedRows {
 
 /// What a dispatch reads, as far as its planner knows.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(any(test, feature = "fixtures")), allow(dead_code))] // `outline.rs` reads it
 pub(super) struct Work {
     /// Bytes of weights that a row reads in it.
     pub(super) weight_bytes: u64,

@@ -4,7 +4,9 @@
 use super::Gpu;
 use super::cache::GpuCache;
 use super::plan::{LOGITS_OF_PIECE, candidate_words};
-use super::steps::{BufferRef, Dispatch, Extent, GpuPass, PassBuffer, PassShape, Plan, TILE_ROWS};
+#[cfg(any(test, feature = "fixtures"))]
+use super::steps::GpuPass;
+use super::steps::{BufferRef, Dispatch, Extent, PassBuffer, PassShape, Plan, TILE_ROWS};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
@@ -247,6 +249,7 @@ impl Gpu {
 
 impl Tables {
     /// The figures of a pass, without its tokens: tiles of `tile_rows` rows attend together.
+    #[cfg(any(test, feature = "fixtures"))]
     pub(super) fn counted(pass: GpuPass, tile_rows: usize) -> Self {
         let (n_rows, n_wanted, n_sequences, start) = match pass {
             GpuPass::Decode { sequences, depth } => (sequences, sequences, sequences, depth),

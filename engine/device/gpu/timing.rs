@@ -12,7 +12,7 @@ use std::time::Duration;
 use wgpu::{ComputePassTimestampWrites, QuerySet, QuerySetDescriptor, QueryType};
 
 /// Timestamps before and after each step.
-pub(super) struct Timer {
+struct Timer {
     queries: QuerySet,
     resolved: wgpu::Buffer,
     n_steps: usize,
@@ -51,8 +51,23 @@ impl Gpu {
         ran.map(|()| found.map(|(_, steps)| steps).unwrap_or_default())
     }
 
+    /// Runs the steps of a pass and keeps their times, if they are to be timed.
+    ///
+    /// # Errors
+    /// The device has no timestamps; a pass fails.
+    pub(super) fn run_timed(&self, bound: &BoundPlan, tables: &Tables) -> Result<bool> {
+        if self.timed.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Ok(false);
+        }
+        let mut encoder = self.context.encoder();
+        let timer = self.encode_timed(&mut encoder, bound, tables)?;
+        self.context.read("a pass", encoder, &[])?;
+        self.keep_times(&timer, &bound.plan.steps, tables)?;
+        Ok(true)
+    }
+
     /// Encodes all steps of a bound plan, each between two timestamps.
-    pub(super) fn encode_timed(
+    fn encode_timed(
         &self,
         encoder: &mut wgpu::CommandEncoder,
         bound: &BoundPlan,
@@ -76,7 +91,7 @@ impl Gpu {
     }
 
     /// Takes in the times of a pass that has run.
-    pub(super) fn keep_times(&self, timer: &Timer, steps: &[Dispatch], tables: &Tables) -> Result<()> {
+    fn keep_times(&self, timer: &Timer, steps: &[Dispatch], tables: &Tables) -> Result<()> {
         let n_bytes = 16 * timer.n_steps as u64;
         let stamps =
             self.context.read("reading times", self.context.encoder(), &[(&timer.resolved, 0, n_bytes)])?;
