@@ -76,6 +76,8 @@ pub(crate) struct Gpu {
     slabs: Vec<Buffer>,
     /// Bound where a kernel has no use for a buffer.
     nothing: Buffer,
+    /// Whether four products of bytes are an instruction.
+    has_dot: bool,
     /// Norms, biases and sinks, and what calibration adds.
     vectors: Vec<f32>,
     /// How many of them come from the file.
@@ -146,6 +148,8 @@ impl Gpu {
         let kernels = Kernels::new(&context);
         let slabs = slabs.into_iter().flatten().collect();
         let nothing = context.buffer(0);
+        // Metal's language has no such instruction.
+        let has_dot = context.info.backend != "metal";
         let mut gpu = Self {
             spec,
             weights,
@@ -154,6 +158,7 @@ impl Gpu {
             numerics,
             slabs,
             nothing,
+            has_dot,
             vectors,
             n_vectors,
             vectors_buffer,
@@ -221,8 +226,7 @@ impl Gpu {
     fn planner<'a>(&'a self, layout: &'a KvLayout, shape: PassShape) -> Planner<'a> {
         let Self { spec, weights, of_layers, output_norm, projected_norm, .. } = self;
         let [output_norm, projected_norm] = [*output_norm, *projected_norm];
-        // Metal's language has no such instruction.
-        let has_dot = self.context.info.backend != "metal";
+        let has_dot = self.has_dot;
         Planner { spec, weights, vectors: of_layers, output_norm, projected_norm, layout, shape, has_dot }
     }
 
@@ -589,6 +593,11 @@ impl Gpu {
     pub(crate) fn fault(&mut self, right: &'static str, wrong: &'static str) {
         self.kernels = Kernels::new(&self.context);
         self.kernels.fault = Some([right, wrong]);
+    }
+
+    /// Multiplies codes of many rows as floats, as on Metal.
+    pub(crate) fn without_dot(&mut self) {
+        self.has_dot = false;
     }
 
     pub(crate) fn lose(&self) {

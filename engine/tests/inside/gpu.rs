@@ -93,7 +93,33 @@ fn the_gpu_is_exact() {
     }
 }
 
-/// The same where rows are sent to experts: many rows are sorted by these, more slots than are staged at a time.
+/// Codes of many rows that are multiplied as floats, as on Metal, give the bits that bytes give: those of a row
+/// alone, in every type, with experts and without.
+#[test]
+fn floats_of_codes_give_the_same_bits() {
+    if !is_here("floats_of_codes_give_the_same_bits") {
+        return;
+    }
+    let plain = |dtype| RandomModel { dtype, n_layers: 1, d_model: 256, d_ff: 256, ..RandomModel::tiny(7) };
+    let mut models =
+        [Dtype::Q4K, Dtype::Q5K, Dtype::Q6K, Dtype::Q8_0, Dtype::IQ4NL, Dtype::MXFP4].map(plain).to_vec();
+    models.push(RandomModel { n_layers: 2, dtype: Dtype::Q8_0, ..RandomModel::tiny_of("deepseek2", 7) });
+    for model in models {
+        let (bytes, mut floats) = (load(&model), load(&model));
+        floats.without_dot();
+        floats.check_rows().expect("the bits of a row alone");
+        let layout = Arc::new(bytes.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
+        let ids: Vec<u32> = (0..70).map(|i| i * 37 % 260).collect();
+        let pass = Pass { wanted: (0..ids.len()).collect(), ..Pass::alone(&ids, &layout) };
+        let read = |gpu: &Gpu| match gpu.run(&pass, &mut *gpu.cache(layout.clone()), None).expect("a pass") {
+            Output::Logits(logits) => logits.into_iter().map(f32::to_bits).collect::<Vec<_>>(),
+            _ => panic!("all logits were wanted"),
+        };
+        assert!(read(&bytes) == read(&floats), "{:?}", model.dtype);
+    }
+}
+
+/// The law where rows are sent to experts: many rows are sorted by these, more slots than are staged at a time.
 #[test]
 fn experts_on_the_gpu_are_exact() {
     if !is_here("experts_on_the_gpu_are_exact") {

@@ -161,20 +161,16 @@ fn code(value: f32, row: u32, column: u32, thread: u32, is_there: bool) {
     }
     levels[thread] = level_of(weighed, inverse_of(largest));
     workgroupBarrier();
-    let at = row * coded_stride(units) * 4u;
     let half = column / 16u;
-    let unit = at + half / 2u * 12u;
     if (is_there && own < 4u) {
         let l = first + 4u * own;
-        coded[unit + half % 2u * 4u + own] = pack4xI8(vec4<i32>(levels[l], levels[l + 1u], levels[l + 2u], levels[l + 3u]));
+        let four = vec4<i32>(levels[l], levels[l + 1u], levels[l + 2u], levels[l + 3u]);
+        coded[codes_of_half(row, units, half) + own] = pack4xI8(four);
     } else if (is_there && own == 4u) {
         var sum = 0;
         for (var j = 0u; j < OUTS; j++) {
             sum += levels[first + j];
         }
-        let scale = largest / 127.0;
-        coded[unit + 8u + half % 2u] = bitcast<u32>(scale);
-        coded[unit + 10u + half % 2u] = bitcast<u32>(scale * f32(sum));
-        coded[at + 12u * units + half] = bitcast<u32>(square);
+        put_scale(row, units, half, largest, sum, square);
     }
 }

@@ -17,19 +17,15 @@ fn code_sixteen(plain: array<vec4<f32>, 4>, row: u32, units: u32, half: u32, nor
     }
     let largest = max(max(most.x, most.y), max(most.z, most.w));
     let inverse = inverse_of(largest);
-    let at = row * coded_stride(units) * 4u;
-    let unit = at + half / 2u * 12u;
+    let first = codes_of_half(row, units, half);
     var sum = 0;
     for (var j = 0u; j < 4u; j++) {
         let four = numbers[j];
         let levels = vec4<i32>(
             level_of(four.x, inverse), level_of(four.y, inverse), level_of(four.z, inverse), level_of(four.w, inverse),
         );
-        coded[unit + half % 2u * 4u + j] = pack4xI8(levels);
+        coded[first + j] = pack4xI8(levels);
         sum += levels.x + levels.y + levels.z + levels.w;
     }
-    let scale = largest / 127.0;
-    coded[unit + 8u + half % 2u] = bitcast<u32>(scale);
-    coded[unit + 10u + half % 2u] = bitcast<u32>(scale * f32(sum));
-    coded[at + 12u * units + half] = bitcast<u32>(square);
+    put_scale(row, units, half, largest, sum, square);
 }
