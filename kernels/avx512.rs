@@ -184,10 +184,15 @@ struct Avx512Words(__m512i);
 #[allow(clippy::undocumented_unsafe_blocks)] // as above
 impl Words for Avx512Words {
     const LESS_128: bool = false;
+    const TILES: bool = true;
 
     #[inline(always)]
     fn splat(x: i32) -> Self {
         unsafe { Self(_mm512_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    fn lowered(self, by: i32) -> Self {
+        unsafe { Self(_mm512_sub_epi8(self.0, _mm512_set1_epi8(by as i8))) }
     }
     #[inline(always)]
     fn load(from: &[u8; 64]) -> Self {

@@ -1,8 +1,9 @@
 //! The instruction sets that the kernels are compiled for, and which of them this machine has.
 
+use crate::amx::Tiles;
 #[cfg(target_arch = "aarch64")]
 use crate::neon;
-use crate::{Kernel, scalar};
+use crate::{Kernel, linear, scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
 use std::sync::OnceLock;
@@ -29,6 +30,9 @@ enum Set {
     /// F, BW and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with matrix tiles.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Tiles),
     #[cfg(target_arch = "aarch64")]
     Neon,
     /// The same with dot products.
@@ -43,13 +47,13 @@ impl Isa {
     /// Plain Rust: the reference, on every machine.
     pub const SCALAR: Self = Self(Set::Scalar);
 
-    /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avxvnni`, `avx512`, `neon`, `neondot`, `neoni8mm`) where the machine has it.
+    /// The fastest instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
+    /// `avxvnni`, `avx512`, `amx`, `neon`, `neondot`, `neoni8mm`) where the machine has it.
     pub fn detect() -> Self {
         let wanted = std::env::var("GREENROOM_ISA").ok();
         let available = Self::available();
         match wanted.as_deref() {
-            None => available[0],
+            None => fastest(&available),
             Some(name) => available.iter().copied().find(|isa| isa.name() == name).unwrap_or_else(|| {
                 tracing::warn!("GREENROOM_ISA={name} is not available here; using {}", available[0].name());
                 available[0]
@@ -69,6 +73,8 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
+                #[cfg(target_os = "linux")]
+                sets.extend(Tiles::detect().map(|tiles| Self(Set::Amx(tiles))));
                 sets.push(Self(Set::Avx512));
             }
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -103,12 +109,23 @@ impl Isa {
             Set::AvxVnni => "avxvnni",
             #[cfg(target_arch = "x86_64")]
             Set::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Set::Amx(_) => "amx",
             #[cfg(target_arch = "aarch64")]
             Set::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
             Set::NeonDot => "neondot",
             #[cfg(target_arch = "aarch64")]
             Set::NeonI8mm => "neoni8mm",
+        }
+    }
+
+    /// The matrix tiles of this set.
+    pub(crate) fn tiles(self) -> Option<Tiles> {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Set::Amx(tiles) => Some(tiles),
+            _ => None,
         }
     }
 
@@ -124,7 +141,7 @@ impl Isa {
             Set::AvxVnni => unsafe { avx2::run_vnni(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => unsafe { avx512::run(kernel) },
+            Set::Avx512 | Set::Amx(_) => unsafe { avx512::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Set::Neon => unsafe { neon::run(kernel) },
@@ -135,5 +152,14 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             Set::NeonI8mm => unsafe { neon::run_i8mm(kernel) },
         }
+    }
+}
+
+/// The first of the sets, unless it is one with matrix tiles and they make no product sooner here: what they are
+/// worth differs between processors, and virtual machines.
+fn fastest(available: &[Isa]) -> Isa {
+    match available {
+        [tiles, vectors, ..] if tiles.tiles().is_some() && !linear::is_faster(*tiles, *vectors) => *vectors,
+        _ => available[0],
     }
 }

@@ -183,6 +183,13 @@ pub(crate) trait Words: Copy {
     /// Takes [`Words::begin_pairs`] back.
     #[inline(always)]
     fn end_pairs<const R: usize>(_sums: &mut [Self; R]) {}
+    /// True of a set whose machines may have [matrix tiles](crate::amx).
+    const TILES: bool = false;
+    /// Each byte less `by`: codes as matrix tiles take them. For sets with [`Words::TILES`].
+    #[inline(always)]
+    fn lowered(self, _by: i32) -> Self {
+        self
+    }
     /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after
     /// another, and so reads each quad of weights once a row.
     #[inline(always)]
@@ -230,7 +237,7 @@ mod tests {
             closure.is_some_and(|(_, body)| of_vectors(body))
         };
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        let files = ["", "attention"].map(|sub| std::fs::read_dir(folder.join(sub)).unwrap());
+        let files = ["", "attention", "tiles"].map(|sub| std::fs::read_dir(folder.join(sub)).unwrap());
         let files: Vec<_> = files.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
         // NEON belongs to its architecture: no function lacks it.
         for file in files.iter().filter(|file| file.is_file() && !file.ends_with("neon.rs")) {

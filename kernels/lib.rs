@@ -27,6 +27,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod activations;
+mod amx;
 pub mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -42,6 +43,7 @@ pub mod linear;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 pub mod panel;
+pub mod peak;
 pub mod pointwise;
 pub mod quant;
 pub mod recurrence;

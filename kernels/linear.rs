@@ -4,14 +4,17 @@
 //! tiles.
 
 use super::activations::Activations;
+use super::amx::Tiles;
 use super::panel::{Format, Packed, with_scheme};
 use super::pointwise::Gate;
-use super::tiles::{CodedProduct, FEW, Tile, rows};
+use super::tiles::{CodedProduct, FEW, SEVERAL, Tile, rows};
 use super::{Isa, Kernel, LANES, Lanes, lanes, padded};
 use crate::floats::Floats;
 use crate::pointwise::Activation;
+use crate::slab::Slabs;
 use crate::threads::{SharedSlice, for_ranges};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Multiply-adds below which a product does not pay for a second thread.
 const SERIAL_MACS: usize = 1 << 16;
@@ -67,6 +70,29 @@ pub fn gated(isa: Isa, activation: Activation, x: &Activations<'_>, gate: &Packe
     out
 }
 
+/// Tells whether a set makes a product of many rows sooner than another does, by the best of a few times each. It
+/// takes less than a millisecond.
+pub(crate) fn is_faster(set: Isa, than: Isa) -> bool {
+    const K: usize = 1024;
+    const ROWS: usize = 64;
+    let format = Format::Q4_0;
+    let weights = vec![0x5a; 2 * LANES * format.row_bytes(K)];
+    let Ok(weights) = Packed::pack(&mut Slabs::default(), format, 2 * LANES, K, &weights) else {
+        return false;
+    };
+    let rows = vec![0.5; ROWS * K];
+    let x = Activations::new(than, &rows, K, &[&weights]);
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..4 {
+        for (isa, best) in [set, than].into_iter().zip(&mut best) {
+            let began = Instant::now();
+            std::hint::black_box(linear(isa, &x, &[&weights]));
+            *best = began.elapsed().min(*best);
+        }
+    }
+    best[0] < best[1]
+}
+
 /// Runs `task` on all panels of some matrices, one or two at a time: the matrix's number, its panels, and
 /// places for `n` sums of all rows with each, `[n, n_panels, n_rows, 16]`.
 fn for_panels(
@@ -75,7 +101,7 @@ fn for_panels(
     n: usize,
     task: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
 ) {
-    let step = if x.n_rows <= FEW { 1 } else { 2 };
+    let step = if x.n_rows <= SEVERAL { 1 } else { 2 };
     let n_groups = |w: &Packed| w.n_panels().div_ceil(step);
     let macs = step * x.n_rows * x.k * LANES;
     let least = (SERIAL_MACS / macs.max(1)).max(1);
@@ -98,7 +124,8 @@ impl Packed {
     /// All rows of `x` against some panels, biases added, into `out: [n_panels, n_rows, 16]`.
     fn multiply(&self, isa: Isa, x: &Activations<'_>, panels: &Range<usize>, out: &mut [f32]) {
         let (first, last) = (self.panel(panels.start), self.panel(panels.end - 1));
-        isa.run(Product { x, format: self.format, panels: [first, last], n_panels: panels.len(), out });
+        let (format, n_panels, tiles) = (self.format, panels.len(), isa.tiles());
+        isa.run(Product { x, format, panels: [first, last], n_panels, tiles, out });
         let Some(bias) = &self.bias else { return };
         for (out, p) in out.chunks_exact_mut(x.n_rows * LANES).zip(panels.clone()) {
             let bias = padded(bias, p * LANES);
@@ -128,6 +155,7 @@ struct Product<'a> {
     format: Format,
     panels: [&'a [u8]; 2],
     n_panels: usize,
+    tiles: Option<Tiles>,
     out: &'a mut [f32],
 }
 
@@ -135,16 +163,16 @@ impl Kernel for Product<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Self { x, format, panels, n_panels, out } = self;
-        if L::PANELS == 2 && x.n_rows > FEW {
+        let Self { x, format, panels, n_panels, tiles, out } = self;
+        if L::PANELS == 2 && x.n_rows > SEVERAL {
             with_scheme!(format, S => {
                 let product = CodedProduct::<S, 2>::new(x, panels, format);
                 if n_panels == 2 {
-                    return product.many_rows::<L>(out);
+                    return product.many_rows::<L>(tiles, out);
                 }
                 // A last panel alone is taken twice.
                 let mut twice = vec![0.0; 2 * out.len()];
-                product.many_rows::<L>(&mut twice);
+                product.many_rows::<L>(tiles, &mut twice);
                 return out.copy_from_slice(&twice[..out.len()]);
             }, _ => ());
         }
@@ -152,7 +180,7 @@ impl Kernel for Product<'_> {
         for (panel, out) in panels.into_iter().zip(out.chunks_exact_mut(size)) {
             with_scheme!(format, S => {
                 let product = CodedProduct::<S, 1>::new(x, [panel], format);
-                if L::PANELS == 1 && x.n_rows > FEW { product.many_rows::<L>(out) } else { product.few_rows::<L>(out) }
+                if L::PANELS == 1 && x.n_rows > SEVERAL { product.many_rows::<L>(None, out) } else { product.few_rows::<L>(out) }
             }, _ => match format {
                 Format::F16 => rows::<L, 1, FEW>(out, &mut F16 { x, panel: bytemuck::cast_slice(panel) }),
                 Format::Bf16 => rows::<L, 1, FEW>(out, &mut Bf16 { x, panel: bytemuck::cast_slice(panel) }),
@@ -199,7 +227,6 @@ float_tile!(Bf16, u16, load_bf16);
 mod tests {
     use super::*;
     use crate::STEP;
-    use crate::slab::Slabs;
     use candle_core::Device;
     use candle_core::quantized::{GgmlDType, QStorage, QTensor};
     use half::{bf16, f16};
@@ -345,7 +372,7 @@ mod tests {
     /// Right against f64, equal on all instruction sets, and independent of the batch.
     #[test]
     fn every_format_is_right_and_row_invariant() {
-        const ROWS: usize = 13;
+        const ROWS: usize = 37;
         for format in FORMATS {
             for (k, n_out) in [(format.block().max(32), 5), (512, 67), (768, 32)] {
                 let (bytes, exact) = weights(format, n_out, k);
@@ -375,7 +402,7 @@ mod tests {
                     }
                 }
                 for isa in Isa::available() {
-                    for n in 1..=ROWS {
+                    for n in (1..=13).chain([16, 17, 31, 32, ROWS]) {
                         let input = Activations::new(isa, &x[..n * k], k, &[&packed]);
                         let some = &linear(isa, &input, &[&packed])[0];
                         assert!(**some == all[..n * n_out], "{format:?} on {} with {n} rows", isa.name());

@@ -3,10 +3,14 @@
 //!
 //! Products of codes are exact integers. An output adds up its steps (32 k, or one) in order.
 
+mod matrix;
+
 use super::activations::{Activations, CodedActivations, Start, StepOf};
+use super::amx::{TILE_ROWS, Tiles};
 use super::panel::{Format, codes, scale_bytes};
 use super::schemes::{Form, Head, Scales, Scheme, check, is_wide};
 use super::{Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut};
+use matrix::ByMatrixTiles;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -57,8 +61,12 @@ fn some_rows<L: Lanes, const P: usize, const R: usize>(
 /// one access.
 const PREFETCH: usize = 4096;
 
-/// Rows up to which nothing is unpacked beforehand.
+/// Rows of a tile that unpacks each step as it meets it.
 pub(super) const FEW: usize = 4;
+
+/// Rows up to which nothing is unpacked beforehand: a panel that is read again for each [`FEW`] is in the
+/// first-level cache then, and memory is asked for what comes next.
+pub(super) const SEVERAL: usize = 12;
 
 /// Steps that are unpacked at once for many rows: they stay in the first-level cache.
 const UNPACKED: usize = 8;
@@ -137,10 +145,34 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
         (&self.codes[p][b * bytes..][..bytes], &self.heads[p][b * S::SCALE_BYTES..][..S::SCALE_BYTES])
     }
 
-    /// All rows, for so many that unpacking steps beforehand pays, into `out: [P, n_rows, 16]`.
+    /// Asks memory for step `s` of a panel, and what belongs to it of the scales; past the panel's end, for steps of
+    /// the one that is next in its place: panels lie one after another.
+    #[inline(always)]
+    fn ask_for<L: Lanes>(&self, p: usize, s: usize) {
+        let (codes, scales) = (self.codes[p], self.heads[p]);
+        let (mut at, mut block) = (s * Self::STEP_BYTES, s / Self::STEPS * S::SCALE_BYTES);
+        let mut panel = scales.as_ptr();
+        if at >= codes.len() {
+            panel = panel.wrapping_add(P * (scales.len() + codes.len()));
+            (at, block) = (at - codes.len(), block.saturating_sub(self.x.k / S::BLOCK * S::SCALE_BYTES));
+        }
+        for line in 0..Self::STEP_BYTES.div_ceil(64) {
+            L::prefetch(panel.wrapping_add(scales.len() + at + 64 * line));
+        }
+        if s % Self::STEPS == 0 {
+            for line in 0..S::SCALE_BYTES.div_ceil(64) {
+                L::prefetch(panel.wrapping_add(block + 64 * line));
+            }
+        }
+    }
+
+    /// All rows, for so many that unpacking steps beforehand pays, into `out: [P, n_rows, 16]`. If there are
+    /// matrix tiles, they make the products.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // s indexes two things
-    pub(super) fn many_rows<L: Lanes>(&self, out: &mut [f32]) {
+    pub(super) fn many_rows<L: Lanes>(&self, tiles: Option<Tiles>, out: &mut [f32]) {
+        let enough = L::Words::TILES && out.len() >= P * TILE_ROWS * LANES;
+        let tiles = if enough { tiles } else { None };
         out.fill(0.0);
         let zero = UnpackedStep { quads: [L::Words::splat(0); 8], scales: Scales::plain(L::splat(0.0)) };
         let (mut steps, mut first, mut n) = ([[zero; P]; UNPACKED], 0, 0);
@@ -149,10 +181,16 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
                 let (block, head) = self.block(p, b);
                 let mut head = S::Head::<'_, L>::open(head);
                 for s in 0..Self::STEPS {
+                    self.ask_for::<L>(p, b * Self::STEPS + s + UNPACKED);
                     let bytes = &block[s * Self::STEP_BYTES..][..Self::STEP_BYTES];
                     let mut step = UnpackedStep::read::<S>(bytes, head.scales(s));
                     if L::Words::PAIRS {
                         L::Words::pair(&mut step.quads, const { is_wide::<S::Form>() });
+                    }
+                    if S::OFFSET != 0 && tiles.is_some() {
+                        for quad in &mut step.quads {
+                            *quad = quad.lowered(S::OFFSET);
+                        }
                     }
                     steps[n + s][p] = step;
                 }
@@ -160,7 +198,7 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
             n += Self::STEPS;
             if n == UNPACKED || (b + 1) * S::BLOCK == self.x.k {
                 let (x, form) = (self.x, PhantomData::<S::Form>);
-                L::call(Unpacked { x, steps: &steps[..n], first, form, out: &mut *out });
+                L::call(Unpacked { x, steps: &steps[..n], first, tiles, form, out: &mut *out });
                 (first, n) = (first + n, 0);
             }
         }
@@ -193,8 +231,59 @@ struct ActivationRows<'a, const R: usize> {
     starts: [&'a [Start]; R],
 }
 
+/// Halves of a step that have scales of their own.
+const fn n_halves<F: Form>() -> usize {
+    if F::HALVES { 2 } else { 1 }
+}
+
+/// Exact products of codes, offsets subtracted.
+trait Dots<L: Lanes, const R: usize, const P: usize> {
+    /// Those of half `half` of step `s`, or of all of it if halves have no scales of their own.
+    ///
+    /// # Safety
+    /// The rows have more than `s` steps.
+    unsafe fn of<F: Form>(&self, s: usize, half: usize) -> [[L::Words; R]; P];
+}
+
+/// Products made in vectors.
+struct VectorDots<'a, 'b, L: Lanes, const R: usize, const P: usize> {
+    rows: &'b ActivationRows<'a, R>,
+    steps: &'b [UnpackedStep<L>; P],
+    /// The steps' quads are [paired](Words::pair).
+    paired: bool,
+}
+
+impl<L: Lanes, const R: usize, const P: usize> Dots<L, R, P> for VectorDots<'_, '_, L, R, P> {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // p and r index several things at once
+    unsafe fn of<F: Form>(&self, s: usize, half: usize) -> [[L::Words; R]; P] {
+        let mut dots = [[L::Words::splat(0); R]; P];
+        if F::OFFSET && !(const { is_wide::<F>() } && L::Words::LESS_128) {
+            for r in 0..R {
+                // SAFETY: the caller's.
+                let start = unsafe { self.rows.starts[r].get_unchecked(s) };
+                let start = L::Words::splat(if F::HALVES { start.halves[half] } else { start.whole });
+                for p in 0..P {
+                    dots[p][r] = start;
+                }
+            }
+        }
+        let width = 8 / n_halves::<F>();
+        let quads = width * half..width * (half + 1);
+        // SAFETY: the caller's.
+        unsafe {
+            if self.paired {
+                self.rows.paired_dots::<L, P>(self.steps, s, quads, &mut dots);
+            } else {
+                self.rows.dots::<L, F, P>(self.steps, s, quads, &mut dots);
+            }
+        }
+        dots
+    }
+}
+
 impl<const R: usize> ActivationRows<'_, R> {
-    /// Adds the products of step `s` of each panel to `out`; `paired`: its quads are [paired](Words::pair).
+    /// Adds the products of step `s` of each panel, whose `scales` these are, to `out`.
     ///
     /// # Safety
     /// The rows have more than `s` steps.
@@ -204,32 +293,13 @@ impl<const R: usize> ActivationRows<'_, R> {
         &self,
         steps: &[UnpackedStep<L>; P],
         s: usize,
-        paired: bool,
+        dots: &impl Dots<L, R, P>,
         out: &mut [[L; R]; P],
     ) {
         let mut products = [[L::splat(0.0); R]; P];
-        let n_halves = if F::HALVES { 2 } else { 1 };
-        for half in 0..n_halves {
-            let mut dots = [[L::Words::splat(0); R]; P];
-            if F::OFFSET && !(const { is_wide::<F>() } && L::Words::LESS_128) {
-                for r in 0..R {
-                    // SAFETY: the caller's.
-                    let start = unsafe { self.starts[r].get_unchecked(s) };
-                    let start = L::Words::splat(if F::HALVES { start.halves[half] } else { start.whole });
-                    for p in 0..P {
-                        dots[p][r] = start;
-                    }
-                }
-            }
-            let quads = 8 / n_halves * half..8 / n_halves * (half + 1);
+        for half in 0..n_halves::<F>() {
             // SAFETY: the caller's.
-            unsafe {
-                if paired {
-                    self.paired_dots::<L, P>(steps, s, quads, &mut dots);
-                } else {
-                    self.dots::<L, F, P>(steps, s, quads, &mut dots);
-                }
-            }
+            let dots = unsafe { dots.of::<F>(s, half) };
             for p in 0..P {
                 let scale = if half == 0 { steps[p].scales.first } else { steps[p].scales.last };
                 for r in 0..R {
@@ -395,9 +465,10 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
                     L::prefetch(next.wrapping_add(64 * line));
                 }
                 next = next.wrapping_add(share);
-                let step = [UnpackedStep::read::<S>(bytes, scales)];
+                let steps = &[UnpackedStep::read::<S>(bytes, scales)];
+                let dots = VectorDots { rows: &rows, steps, paired: false };
                 // SAFETY: a row has as many steps as a panel.
-                unsafe { rows.add::<L, S::Form, 1>(&step, b * Self::STEPS + s, false, &mut out) };
+                unsafe { rows.add::<L, S::Form, 1>(steps, b * Self::STEPS + s, &dots, &mut out) };
             }
         }
         out
@@ -411,6 +482,8 @@ struct Unpacked<'a, F, L: Lanes, const P: usize> {
     x: CodedSource<'a>,
     steps: &'a [[UnpackedStep<L>; P]],
     first: usize,
+    /// Matrix tiles: codes are signed then.
+    tiles: Option<Tiles>,
     form: PhantomData<F>,
     out: &'a mut [f32],
 }
@@ -419,7 +492,12 @@ impl<F: Form, U: Lanes, const P: usize> Kernel for Unpacked<'_, F, U, P> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Self { x, steps, first, out, .. } = self;
+        let Self { x, steps, first, tiles, out, form } = self;
+        if U::Words::TILES
+            && let Some(tiles) = tiles
+        {
+            return U::call(ByMatrixTiles { x, steps, first, tiles, form, out });
+        }
         let tile = &mut UnpackedTile::<F, U, P> { x, steps, first, form: PhantomData };
         if const { P == 2 } { rows::<U, P, 8>(out, tile) } else { rows::<U, P, 4>(out, tile) }
     }
@@ -438,8 +516,9 @@ impl<F: Form, L: Lanes, const P: usize> Tile<L, P> for UnpackedTile<'_, F, L, P>
     fn tile<const R: usize>(&mut self, first: usize, mut out: [[L; R]; P]) -> [[L; R]; P] {
         let rows = self.x.rows::<R>(first);
         for (s, steps) in (self.first..).zip(self.steps) {
+            let dots = VectorDots { rows: &rows, steps, paired: L::Words::PAIRS };
             // SAFETY: steps of a panel are a row's.
-            unsafe { rows.add::<L, F, P>(steps, s, L::Words::PAIRS, &mut out) };
+            unsafe { rows.add::<L, F, P>(steps, s, &dots, &mut out) };
         }
         out
     }

@@ -366,8 +366,11 @@ fn online_softmax<L: Lanes>(
     }
     let largest = largest.largest();
     let max = if running.max > largest { running.max } else { largest };
-    let mut rescale = [0.0; LANES];
-    L::splat(running.max - max).exp().store(&mut rescale);
+    // Most tiles do not change the maximum, and e^0 is 1 to the bit.
+    let mut rescale = [1.0; LANES];
+    if running.max != max {
+        L::splat(running.max - max).exp().store(&mut rescale);
+    }
     for (v, p) in p.iter_mut().enumerate() {
         let weight = p.sub(L::splat(max)).exp();
         *p = if whole { weight } else { keep(weight, v, seen, 0.0) };

@@ -134,28 +134,31 @@ impl CodedQueries {
             _ if L::Words::LESS_128 => BYTES_ZERO - 128,
             _ => BYTES_ZERO,
         };
-        for v in 0..n_tokens.div_ceil(LANES) {
-            let tokens = &k.codes[v * vector_bytes..][..vector_bytes];
-            let mut sums = [L::splat(0.0); M];
-            for i in 0..M {
-                sums[i] = L::splat(shared[m + i]);
-            }
-            for g in 0..n_groups {
-                let width = GROUP.min(dim - g * GROUP);
-                let words =
-                    &tokens[g * GROUP * k.bits as usize * LANES / 8..][..width * k.bits as usize * LANES / 8];
-                let at = g * k.stride + v * LANES;
-                let scale = L::load_scales(lanes(&k.scales[at..at + LANES]));
-                for digit in &self.digits {
-                    let mut rows: [&[i8]; M] = [&[]; M];
-                    for i in 0..M {
-                        rows[i] = &digit.codes[(query + m + i) * dim + g * GROUP..][..width];
-                    }
+        let n_vectors = n_tokens.div_ceil(LANES);
+        for i in 0..M {
+            scores[m + i][..n_vectors * LANES].fill(shared[m + i]);
+        }
+        for g in 0..n_groups {
+            let width = GROUP.min(dim - g * GROUP);
+            let (first, n_bytes) =
+                (g * GROUP * k.bits as usize * LANES / 8, width * k.bits as usize * LANES / 8);
+            for digit in &self.digits {
+                let mut rows: [&[i8]; M] = [&[]; M];
+                let (mut scales, mut starts) = ([0.0; M], [0; M]);
+                for i in 0..M {
+                    let sum;
+                    rows[i] = &digit.codes[(query + m + i) * dim + g * GROUP..][..width];
+                    (scales[i], sum) = digit.scales[(query + m + i) * n_groups + g];
                     // Levels are raised above 0; what that adds is taken off beforehand.
+                    starts[i] = -zero * sum;
+                }
+                for v in 0..n_vectors {
+                    let words = &k.codes[v * vector_bytes + first..][..n_bytes];
+                    let at = g * k.stride + v * LANES;
+                    let scale = L::load_scales(lanes(&k.scales[at..at + LANES]));
                     let mut dots = [L::Words::splat(0); M];
                     for i in 0..M {
-                        let (_, sum) = digit.scales[(query + m + i) * n_groups + g];
-                        dots[i] = L::Words::splat(-zero * sum);
+                        dots[i] = L::Words::splat(starts[i]);
                     }
                     for (j, vector) in words.chunks_exact(64).enumerate() {
                         let vector = L::Words::load(vector.try_into().expect("64 bytes"));
@@ -174,13 +177,11 @@ impl CodedQueries {
                         }
                     }
                     for i in 0..M {
-                        let (q_scale, _) = digit.scales[(query + m + i) * n_groups + g];
-                        sums[i] = L::from_words(dots[i]).mul(L::splat(q_scale)).fma(scale, sums[i]);
+                        let score = lanes_mut(&mut scores[m + i][v * LANES..][..LANES]);
+                        let dot = L::from_words(dots[i]).mul(L::splat(scales[i]));
+                        dot.fma(scale, L::load(score)).store(score);
                     }
                 }
-            }
-            for i in 0..M {
-                sums[i].store(lanes_mut(&mut scores[m + i][v * LANES..][..LANES]));
             }
         }
         M
