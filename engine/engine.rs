@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -293,28 +294,30 @@ impl Engine {
         load: impl FnOnce(Opening<'_>) -> Result<Box<dyn Device>> + Send,
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> Result<Self> {
+        let began = Instant::now();
         let gguf = Arc::new(Gguf::open(&config.model)?);
-        let mut prompter = PromptEncoder::read(&gguf)?;
-        let tokenizer = prompter.tokenizer.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = config.threads.unwrap_or(cores).max(1);
         let mut pool = ThreadPool::new(threads)
             .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start threads: {e}")))?;
+        let has_header = Instant::now();
         let place = place(&config)?;
         let limit = config.cache_disk.map(|bytes| Bound { bytes, is_tidy: config.cache_tidy });
         let bound = place.clone().zip(limit);
         bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
         let (store, storeless) = open_store(place.as_ref())?;
-        let model = &prompter.info.identity;
-        let mut device = pool.install(|| {
-            load(Opening {
-                gguf: &gguf,
-                model,
-                store: store.as_ref(),
-                threads,
-                on_progress: &mut *on_progress,
+        let (mut prompter, mut device) = pool.install(|| {
+            PromptEncoder::read_beside(&gguf, store.as_ref(), |model| {
+                let store = store.as_ref();
+                load(Opening { gguf: &gguf, model, store, threads, on_progress: &mut *on_progress })
             })
         })?;
+        let (model, tokenizer) = (&prompter.info.identity, prompter.tokenizer.clone());
+        tracing::info!(
+            "model opened: header {:.0?}, weights and tokenizer {:.0?}",
+            has_header - began,
+            has_header.elapsed()
+        );
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(

@@ -21,6 +21,7 @@ use crate::memory::pass::Wanted;
 use crate::memory::pass::{Span, forward_best};
 use crate::memory::sequence::Sequence;
 use crate::model::gguf::{FileBytes, Gguf};
+use crate::model::spec::{AttentionSpec, DecoderSpec, FeedForwardSpec};
 use crate::scoring::distribution::Distribution;
 use crate::scoring::scratch::ScratchSequence;
 use crate::store::cipher::Cipher;
@@ -39,7 +40,8 @@ use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
 use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, attend};
 use greenroom_kernels::panel::{Format, Packed};
 use greenroom_kernels::slab::Slabs;
-use greenroom_kernels::{Isa, seal};
+use greenroom_kernels::threads::ThreadPool;
+use greenroom_kernels::{Isa, peak, seal};
 use greenroom_kernels::{activations::Activations, linear};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
@@ -74,6 +76,100 @@ pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<im
 fn device() -> Result<Arc<dyn Device>> {
     let model = crate::fixtures::RandomModel::tiny(1).bytes();
     Ok(Arc::new(Cpu::load(&Arc::new(parse(&model)?), Isa::detect(), &mut |_, _| {})?))
+}
+
+/// Rates of this machine that a pass can't exceed, with all threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Peaks {
+    /// Bytes read from memory a second.
+    pub bytes: f64,
+    /// Multiply-adds of 8-bit codes a second.
+    pub int8_macs: f64,
+    /// Multiply-adds of f32 a second.
+    pub f32_macs: f64,
+}
+
+/// Measures what this machine can do, in about a second.
+///
+/// # Errors
+/// Threads can't be started.
+pub fn peaks(threads: usize) -> Result<Peaks> {
+    let isa = Isa::detect();
+    let mut pool =
+        ThreadPool::new(threads).map_err(|e| Error::internal(format!("can't start threads: {e}")))?;
+    Ok(pool.install(|| Peaks {
+        bytes: peak::bytes_read(),
+        int8_macs: peak::int8_macs(isa),
+        f32_macs: peak::f32_macs(isa),
+    }))
+}
+
+/// What a pass has to do at least for one token, by a model's shape.
+#[derive(Clone, Debug)]
+pub struct TokenWork {
+    /// Bytes of the matrices that a decoded token reads, the output's included.
+    pub weight_bytes: u64,
+    /// Multiply-adds of a prompt's token with them, the output's not included.
+    pub weight_macs: u64,
+    /// Of each layer's attention: its window, multiply-adds of scores and of values for each token it attends to.
+    layers: Vec<(Option<usize>, u64, u64)>,
+    cost: crate::KvCost,
+}
+
+impl TokenWork {
+    /// Reads a model's shape; matrices of experts count as far as they are used.
+    ///
+    /// # Errors
+    /// The model can't be served.
+    pub fn of(model: &crate::ModelSource, kv: &KvChoice) -> Result<Self> {
+        let gguf = Gguf::open(model)?;
+        let spec = DecoderSpec::from_gguf(&gguf)?;
+        let experts = spec.layers.iter().find_map(|layer| match layer.feed_forward {
+            Some(FeedForwardSpec::Experts(experts) | FeedForwardSpec::Both(_, experts)) => Some(experts),
+            _ => None,
+        });
+        let output = if gguf.has_tensor("output.weight") { "output.weight" } else { "token_embd.weight" };
+        let (mut weight_bytes, mut weight_macs) = (0, 0);
+        for (name, info) in gguf.tensors().filter(|(_, info)| info.shape.len() > 1) {
+            let share = |n: u64| match experts.filter(|_| name.contains("_exps")) {
+                Some(experts) => n * experts.used as u64 / experts.n.max(1) as u64,
+                None => n,
+            };
+            let is_of_layer = name.starts_with("blk.");
+            if is_of_layer || name == output {
+                weight_bytes += share(gguf.tensor(name)?.1.len() as u64);
+            }
+            if is_of_layer {
+                weight_macs += share(info.n_elements());
+            }
+        }
+        let attention = spec.layers.iter().filter_map(|layer| layer.attention);
+        let macs = |own: AttentionSpec| {
+            (own.window, (own.n_heads * own.k_dim) as u64, (own.n_heads * own.v_dim) as u64)
+        };
+        let (layers, cost) = (attention.map(macs).collect(), spec.kv_layout(kv)?.cost());
+        Ok(Self { weight_bytes, weight_macs, layers, cost })
+    }
+
+    /// Seconds that decoding a token after so many takes at least, where everything is read once: reading the
+    /// weights, and the cache.
+    pub fn decode_seconds(&self, depth: usize, peaks: &Peaks) -> (f64, f64) {
+        (self.weight_bytes as f64 / peaks.bytes, self.cost.mean(depth as u64) as f64 / peaks.bytes)
+    }
+
+    /// Seconds that a prompt of so many tokens takes at least: of the products with weights, and of attention.
+    pub fn prefill_seconds(&self, tokens: usize, peaks: &Peaks) -> (f64, f64) {
+        // A token attends to itself and all before it, or to its window.
+        let pairs = |window: Option<usize>| {
+            let (n, window) = (tokens as f64, window.unwrap_or(tokens).min(tokens) as f64);
+            window * (window + 1.0) / 2.0 + (n - window) * window
+        };
+        let attention = self.layers.iter().map(|(window, scores, values)| {
+            let scores = *scores as f64 / peaks.int8_macs;
+            pairs(*window) * (scores + *values as f64 / peaks.f32_macs)
+        });
+        (tokens as f64 * self.weight_macs as f64 / peaks.int8_macs, attention.sum())
+    }
 }
 
 /// Attention of `n_rows` rows (at most 16) with 4 query heads of width 64 to one KV head, `depth` tokens

@@ -1,9 +1,11 @@
 //! Tokens and bytes of a model, counted by its shape, tokenizer and chat template, without the weights.
 
 use crate::device::DEFAULT_NUMERICS;
+use crate::kv::table::BlockHash;
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
+use crate::store::{Found, Store};
 use crate::text::chat::{Chat, Templates, reply_ids};
 use crate::text::infill::Gap;
 use crate::text::prefix::{flatten, n_tokens};
@@ -16,6 +18,28 @@ use crate::{
     Tools,
 };
 use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A model's hash: the one that a folder knows for files with the same stamp, else that of their bytes, which the
+/// folder then keeps.
+fn identity(gguf: &Gguf, store: Option<&Store>) -> String {
+    match gguf.stamp(SystemTime::now()).zip(store) {
+        Some((stamp, store)) => known_hash(store, &stamp, || gguf.hash()),
+        None => gguf.hash(),
+    }
+}
+
+fn known_hash(store: &Store, stamp: &str, hash: impl FnOnce() -> String) -> String {
+    let root = BlockHash::root(&format!("file\n{stamp}"));
+    if let Found::Whole(known) = store.read_check(root) {
+        return known;
+    }
+    let hash = hash();
+    if let Err(e) = store.write_check(root, &hash) {
+        tracing::debug!("the hash of the model file is not kept: {e}");
+    }
+    hash
+}
 
 /// How a reply that another engine sampled ends.
 #[derive(Clone, Copy, Debug)]
@@ -68,16 +92,39 @@ impl PromptEncoder {
     /// # Errors
     /// The model can't be served.
     pub(crate) fn read(gguf: &Arc<Gguf>) -> Result<Self> {
+        Self::read_beside(gguf, None, |_| Ok(())).map(|(encoder, ())| encoder)
+    }
+
+    /// The same on a thread of its own, while this one does something else with the model of this identity. A file
+    /// whose hash a folder of memories knows is not hashed.
+    ///
+    /// # Errors
+    /// The model can't be served; those of what is done beside.
+    pub(crate) fn read_beside<T>(
+        gguf: &Arc<Gguf>,
+        store: Option<&Store>,
+        beside: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<(Self, T)> {
         let spec = DecoderSpec::from_gguf(gguf)?;
         gguf.knows_types()?;
-        let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
-        let chat = Arc::new(Chat::new(Templates::of(gguf), &tokenizer)?);
+        Tokenizer::check_kind(gguf)?;
+        let (text, identity, other) = std::thread::scope(|scope| {
+            let text = scope.spawn(|| {
+                let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
+                let chat = Arc::new(Chat::new(Templates::of(gguf), &tokenizer)?);
+                Ok((tokenizer, chat))
+            });
+            let identity = identity(gguf, store);
+            let other = beside(&identity);
+            (text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), identity, other)
+        });
+        let ((tokenizer, chat), other) = (text?, other?);
         let first = spec.layers.iter().find_map(|layer| layer.attention);
         let first = first.ok_or_else(|| gguf.error("none of its layers has attention"))?;
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
-            identity: gguf.hash(),
+            identity,
             numerics: DEFAULT_NUMERICS.to_owned(),
             n_layers: spec.layers.len(),
             d_model: spec.d_model,
@@ -91,7 +138,7 @@ impl PromptEncoder {
             template_audit: chat.audit().to_vec(),
             sampling: suggested(gguf),
         };
-        Ok(Self { info, spec, tokenizer, chat })
+        Ok((Self { info, spec, tokenizer, chat }, other))
     }
 
     /// The model's name, shape and identity.
@@ -209,4 +256,43 @@ impl PromptEncoder {
 /// A reply that is known as text alone, cut as [`PromptEncoder::cut`] cuts ids.
 pub fn cut_reply(text: &str, ends: StopConditions<'_>) -> (String, StopReason) {
     cut_text(text, ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::RandomModel;
+    use crate::store::StoreLocation;
+    use std::time::Duration;
+
+    /// A file is hashed once, as long as nobody writes to it: also if size and time of modification stay.
+    #[test]
+    #[cfg(unix)]
+    fn a_file_that_is_as_it_was_is_not_hashed_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.gguf");
+        let open = || Gguf::open(&ModelSource::Path(path.clone())).expect("a model");
+        let write = |seed| std::fs::write(&path, RandomModel::tiny(seed).bytes()).expect("a file");
+        write(1);
+        let now = SystemTime::now();
+        let later = now + Duration::from_secs(10);
+        assert_eq!(open().stamp(now), None, "a file that was written just now may be written again");
+        let (first, times) = (open(), std::fs::metadata(&path).expect("a file").modified().expect("a time"));
+        let place = StoreLocation::new(folder.path().join("cache"), None, None);
+        let store = Store::open(&place).expect("a store");
+        let stamp = first.stamp(later).expect("a stamp");
+        let hash = first.hash();
+        assert_eq!(known_hash(&store, &stamp, || first.hash()), hash);
+        assert_eq!(known_hash(&store, &stamp, || panic!("it is known")), hash);
+        std::thread::sleep(Duration::from_millis(20)); // a tick of the file system's clock
+        write(2);
+        std::fs::File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|f| f.set_modified(times))
+            .expect("a time");
+        let second = open();
+        assert_ne!(second.stamp(later), Some(stamp));
+        assert_ne!(known_hash(&store, &second.stamp(later).expect("a stamp"), || second.hash()), hash);
+    }
 }

@@ -3,6 +3,8 @@
 //! Every count and offset is checked against the file before it is used. A tensor of an unknown type does not
 //! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
 
+use super::hash::{Stamp, blake3_of};
+pub(crate) use super::texts::Texts;
 use crate::files::{Links, Unopened, open};
 use crate::{Error, ModelSource, Result};
 pub(crate) use greenroom_kernels::ggml::TensorType;
@@ -11,6 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// An opened model: a GGUF file, or all parts of one that was split.
 pub(crate) struct Gguf {
@@ -31,7 +34,8 @@ struct FilePart {
 
 /// The file's bytes: mapped, part of the program, or in memory.
 pub(crate) enum FileBytes {
-    Mapped(memmap2::Mmap),
+    /// With the file's stamp, if it has one.
+    Mapped(memmap2::Mmap, Option<Stamp>),
     Held(Cow<'static, [u8]>),
 }
 
@@ -43,6 +47,8 @@ pub(crate) enum Value {
     Bool(bool),
     Str(String),
     Array(Vec<Value>),
+    /// An array of texts.
+    Texts(Texts),
 }
 
 /// Form for messages: of what is long, the beginning or the length.
@@ -54,6 +60,7 @@ impl fmt::Debug for Value {
             Self::Bool(flag) => write!(f, "{flag}"),
             Self::Str(text) => write!(f, "{:?}", text.chars().take(80).collect::<String>()),
             Self::Array(values) => write!(f, "an array of {}", values.len()),
+            Self::Texts(texts) => write!(f, "an array of {}", texts.len()),
         }
     }
 }
@@ -142,12 +149,13 @@ impl Gguf {
                 Error::model(format!("{} is {kind}, not a file; give the path of a .gguf", path.display()))
             }
         })?;
+        let stamp = file.metadata().ok().as_ref().and_then(Stamp::of);
         // SAFETY: the map is read-only. Another process could still truncate or change the file under us,
         // as with every mapped model file; that is the one case in which reads of it could fault.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        Self::read(name, FileBytes::Mapped(map), arrays)
+        Self::read(name, FileBytes::Mapped(map, stamp), arrays)
     }
 
     /// Reads the header; `name` is what messages call the file.
@@ -179,9 +187,9 @@ impl Gguf {
         let mut metadata = HashMap::new();
         for _ in 0..n_values {
             let key = reader.string("metadata key")?;
-            let kind = reader.u32(&key)?;
-            let value = reader.value(kind, &key, 0)?;
-            metadata.insert(key, value);
+            let kind = reader.u32(key)?;
+            let value = reader.value(kind, key, 0)?;
+            metadata.insert(key.to_owned(), value);
         }
         let mut tensors = HashMap::new();
         for _ in 0..n_tensors {
@@ -300,15 +308,20 @@ impl Gguf {
         self.metadata.keys().map(String::as_str)
     }
 
-    /// blake3 (hex) of the whole file, or of all parts one after another. It is read piece by piece: no more of it stays in memory than was
+    /// blake3 (hex) of the whole file, or of all parts one after another. No more of it stays in memory than was
     /// there.
     pub(crate) fn hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for piece in self.parts.iter().flat_map(|part| part.bytes.as_slice().chunks(32 << 20)) {
-            hasher.update(piece);
-            self.release(piece);
-        }
-        hasher.finalize().to_hex().to_string()
+        let parts: Vec<&[u8]> = self.parts.iter().map(|part| part.bytes.as_slice()).collect();
+        blake3_of(&parts, |piece| self.release(piece))
+    }
+
+    /// What its files are known by as long as nobody writes to them; `None` if that can't be told `now`.
+    pub(crate) fn stamp(&self, now: SystemTime) -> Option<String> {
+        let stamp = |part: &FilePart| match &part.bytes {
+            FileBytes::Mapped(_, stamp) => stamp.as_ref()?.at(now),
+            FileBytes::Held(_) => None,
+        };
+        self.parts.iter().map(stamp).collect::<Option<Vec<String>>>().map(|stamps| stamps.join("\n"))
     }
 
     /// Gives the memory of a tensor's bytes back; they can be read again. Only Unix takes such advice.
@@ -317,7 +330,7 @@ impl Gguf {
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
         for part in &self.parts {
-            let FileBytes::Mapped(map) = &part.bytes else { continue };
+            let FileBytes::Mapped(map, _) = &part.bytes else { continue };
             let all = map.as_ptr_range();
             if !all.contains(&bytes.as_ptr()) {
                 continue;
@@ -364,7 +377,15 @@ impl Gguf {
         }
     }
 
-    /// An array of the metadata; `None` if the key is missing or holds something else.
+    /// An array of texts of the metadata; `None` if the key is missing or holds something else.
+    pub(crate) fn texts(&self, key: &str) -> Option<&Texts> {
+        match self.get(key) {
+            Some(Value::Texts(texts)) => Some(texts),
+            _ => None,
+        }
+    }
+
+    /// An array of the metadata, not of texts; `None` if the key is missing or holds something else.
     pub(crate) fn array(&self, key: &str) -> Option<&[Value]> {
         match self.get(key) {
             Some(Value::Array(values)) => Some(values),
@@ -376,7 +397,7 @@ impl Gguf {
 impl FileBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped(map, _) => map,
             Self::Held(bytes) => bytes,
         }
     }
@@ -437,13 +458,10 @@ impl<'a> HeaderReader<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    fn string(&mut self, what: &str) -> Result<String> {
+    fn string(&mut self, what: &str) -> Result<&'a str> {
         let n = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let bytes = self.take(n, what)?;
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(self.broken(&format!("{what} is not UTF-8"))),
-        }
+        std::str::from_utf8(bytes).map_err(|_| self.broken(&format!("{what} is not UTF-8")))
     }
 
     fn value(&mut self, kind: u32, key: &str, depth: usize) -> Result<Value> {
@@ -456,7 +474,7 @@ impl<'a> HeaderReader<'a> {
             5 => Value::Int(i128::from(i32::from_le_bytes(self.array(key)?))),
             6 => Value::Float(f64::from(f32::from_le_bytes(self.array(key)?))),
             7 => Value::Bool(self.array::<1>(key)?[0] != 0),
-            8 => Value::Str(self.string(key)?),
+            8 => Value::Str(self.string(key)?.to_owned()),
             9 if depth < MAX_DEPTH => {
                 let inner = self.u32(key)?;
                 let n = self.u64(key)?;
@@ -474,6 +492,13 @@ impl<'a> HeaderReader<'a> {
                     return Ok(Value::Array(Vec::new()));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
+                if inner == 8 {
+                    let mut texts = Texts::default();
+                    for _ in 0..n {
+                        texts.push(self.string(key)?);
+                    }
+                    return Ok(Value::Texts(texts));
+                }
                 let mut values = Vec::new();
                 for _ in 0..n {
                     values.push(self.value(inner, key, depth + 1)?);
@@ -497,7 +522,7 @@ impl<'a> HeaderReader<'a> {
     }
 
     fn tensor_info(&mut self) -> Result<(String, TensorInfo)> {
-        let name = self.string("tensor name")?;
+        let name = self.string("tensor name")?.to_owned();
         let n_dims = self.u32(&name)?;
         if n_dims > 4 {
             return Err(self.broken(&format!("tensor `{name}` has {n_dims} dimensions; expected at most 4")));

@@ -4,7 +4,7 @@ use super::{
     AttentionSpec, ExpertSpec, FeedForwardSpec, LatentSpec, MAX_HEAD_DIM, RecurrenceSpec, Temperature,
 };
 use crate::model::family::{Gating, RecurrentLayers, RecurrentMixer, ScoreScale, WindowRope, WithoutRope};
-use crate::model::gguf::Value;
+use crate::model::gguf::{Texts, Value};
 use crate::model::metadata::MetadataReader;
 use crate::model::rope::RopeSpec;
 use crate::{Error, Result};
@@ -407,6 +407,6 @@ impl MetadataReader<'_> {
     }
 
     fn n_vocab(&self) -> usize {
-        self.gguf.array("tokenizer.ggml.tokens").map_or(0, <[Value]>::len)
+        self.gguf.texts("tokenizer.ggml.tokens").map_or(0, Texts::len)
     }
 }

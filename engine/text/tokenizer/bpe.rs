@@ -3,7 +3,7 @@
 //! others.
 
 use super::spm::SPACE;
-use super::vocabulary::{TokenKind, Vocabulary, strings};
+use super::vocabulary::{TokenKind, Vocabulary, texts};
 use crate::model::gguf::Gguf;
 use crate::{Error, ErrorKind, Result};
 use ahash::{AHashMap, AHashSet};
@@ -237,7 +237,7 @@ impl Bpe {
         let special: AHashSet<&str> = vocabulary.of(|kind| !normal(kind)).map(|(text, _)| text).collect();
         let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let mut merges = Vec::new();
-        for merge in strings(gguf, "tokenizer.ggml.merges")? {
+        for merge in texts(gguf, "tokenizer.ggml.merges")?.iter() {
             let Some((left, right)) = merge.split_once(' ') else {
                 return Err(unusable(&format!("the merge {merge:?} is not two words")));
             };

@@ -1,7 +1,7 @@
 //! Tokens of a GGUF, checked: texts, kinds, and the ids with special roles.
 
 use crate::Result;
-use crate::model::gguf::{Gguf, Value};
+use crate::model::gguf::{Gguf, Texts, Value};
 
 /// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Vocabulary {
     /// # Errors
     /// No tokens, a number of types other than that of tokens, a type or an id that is not possible.
     pub(super) fn read(gguf: &Gguf, defaults: [Option<u32>; 3]) -> Result<Self> {
-        let tokens = strings(gguf, "tokenizer.ggml.tokens")?;
+        let tokens: Vec<String> = texts(gguf, "tokenizer.ggml.tokens")?.iter().map(str::to_owned).collect();
         if tokens.is_empty() {
             return Err(gguf.error("`tokenizer.ggml.tokens` is empty; expected a vocabulary"));
         }
@@ -146,13 +146,14 @@ impl Vocabulary {
 }
 
 /// The texts of an array.
-pub(super) fn strings(gguf: &Gguf, key: &str) -> Result<Vec<String>> {
-    let values = gguf.array(key).ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
-    let text = |v: &Value| match v {
-        Value::Str(text) => Ok(text.clone()),
-        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a string"))),
-    };
-    values.iter().map(text).collect()
+pub(super) fn texts<'a>(gguf: &'a Gguf, key: &str) -> Result<&'a Texts> {
+    gguf.texts(key).ok_or_else(|| match gguf.get(key) {
+        None => gguf.error(format!("`{key}` is missing")),
+        Some(Value::Array(values)) if !values.is_empty() => {
+            gguf.error(format!("`{key}` contains {:?}; expected a string", values[0]))
+        }
+        Some(other) => gguf.error(format!("`{key}` is {other:?}; expected an array of strings")),
+    })
 }
 
 fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<TokenKind>> {
