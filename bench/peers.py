@@ -5,7 +5,8 @@
 
 Each round takes one measurement after another, each with all programs in turn; the program that begins changes from round to round. A ratio is
 formed within its round, so that anything that slows down both (a busy machine, a hot one) cancels out. Above 1 greenroom is faster. greenroom
-runs with a q4 cache, llama.cpp with f16 and with q4_0. Needs only Python's standard library; bench/peers.md says how to build llama.cpp.
+runs with its default cache, llama.cpp with f16, its default and faster than q4_0 (--llama-kv f16,q4_0 measures both). Needs only Python's
+standard library; bench/peers.md says how to build llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -27,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 N_NEW, N_DECODED = 256, 64
+N_SHORT = 40  # tokens of a short prompt
 N_SEQUENCES, BATCH_DEPTH, N_BATCHED = 4, 512, 32
 N_CACHED, N_EXTENDED = 2000, 32
-KV = ("f16", "q4_0")
+PREFILLS = (512, 2048, 8000)
+SAMPLED = (1.0, 0.95)  # temperature, top_p
 
 Figures = dict[str, float]  # by the name of what was measured
 
@@ -38,12 +42,15 @@ TIMES = (f"{N_CACHED} cached + {N_EXTENDED} new tokens to the first, ms", "loadi
 
 def speeds(depth: int) -> dict[str, Callable[[Any], float]]:
     """What is measured in tokens a second, and how."""
-    return {
-        "prefill 512, tokens/s": lambda side: side.prefill(512, 0),
+    prefills = {f"prefill {n}, tokens/s": lambda side, n=n: side.prefill(n, 0) for n in PREFILLS}
+    sampled = "decode at temperature {}, top_p {}".format(*SAMPLED)
+    return prefills | {
         "decode, tokens/s": lambda side: side.decode(N_DECODED, 0),
+        f"{sampled}, tokens/s": lambda side: side.sampled(N_DECODED, 0),
         f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s": lambda side: side.batched(),
         f"prefill {N_NEW} at depth {depth}, tokens/s": lambda side: side.prefill(N_NEW, depth),
         f"decode at depth {depth}, tokens/s": lambda side: side.decode(N_DECODED, depth),
+        f"{sampled}, depth {depth}, tokens/s": lambda side: side.sampled(N_DECODED, depth),
     }
 
 
@@ -60,7 +67,7 @@ class Greenroom:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.program = args.greenroom.absolute()
-        self.common = ["--model", args.model, "--threads", args.threads, "--kv", "q4", "--repeat", 1, "--json"]
+        self.common = ["--model", args.model, "--threads", args.threads, "--repeat", 1, "--json"]
 
     def rows(self, what: str, **options: Any) -> list[dict[str, Any]]:
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -77,6 +84,10 @@ class Greenroom:
 
     def decode(self, n: int, depth: int) -> float:
         return self.speed("decode", tokens=n, depth=depth)
+
+    def sampled(self, n: int, depth: int) -> float:
+        settings = {"temperature": SAMPLED[0], "top-p": SAMPLED[1]}
+        return self.speed("decode", tokens=n, depth=depth, **settings)
 
     def batched(self) -> float:
         return self.rows("batch", sequences=N_SEQUENCES, depth=BATCH_DEPTH, tokens=N_BATCHED)[0]["tokens_per_s"]["median"]
@@ -104,6 +115,14 @@ class Llama:
     def decode(self, n: int, depth: int) -> float:
         return self.bench("-p", 0, "-n", n, "-d", depth)
 
+    def sampled(self, n: int, depth: int) -> float:
+        """By the server, because llama-bench does not sample; what it says of its own decoding."""
+        ids = random.Random(1).choices(range(32, 250), k=max(depth, N_SHORT))
+        settings = {"temperature": SAMPLED[0], "top_p": SAMPLED[1], "top_k": 0, "min_p": 0, "seed": 1, "ignore_eos": True}
+        with tempfile.TemporaryDirectory() as folder, self.server(Path(folder), depth + N_SHORT + n + 256) as (ask, _):
+            answer = ask("/completion", {"prompt": ids, "n_predict": n, **settings})
+        return answer["timings"]["predicted_per_second"]
+
     def batched(self) -> float:
         n_ctx = N_SEQUENCES * (BATCH_DEPTH + N_BATCHED) + 256
         sizes = ["-npp", BATCH_DEPTH, "-ntg", N_BATCHED, "-npl", N_SEQUENCES, "-c", n_ctx]
@@ -128,12 +147,12 @@ class Llama:
         return first_ms, load_ms
 
     @contextmanager
-    def server(self, folder: Path) -> Iterator[tuple[Callable[[str, dict[str, Any]], Any], float]]:
+    def server(self, folder: Path, n_ctx: int = 4096) -> Iterator[tuple[Callable[[str, dict[str, Any]], Any], float]]:
         """A running server: a function that sends it requests, and the milliseconds until it was ready."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        flags = ["-m", self.model, "-t", self.threads, "-fa", "on", *self.cache, "-c", 4096, "-np", 1, "--cache-ram", 0]
+        flags = ["-m", self.model, "-t", self.threads, "-fa", "on", *self.cache, "-c", n_ctx, "-np", 1, "--cache-ram", 0]
         where = ["--host", "127.0.0.1", "--port", port, "--slot-save-path", f"{folder}/"]
         began = time.perf_counter()
         command = [str(word) for word in (self.folder / "llama-server", *flags, *where)]
@@ -164,12 +183,13 @@ class Llama:
 
 def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
     """Lines: each figure's medians for all programs, and the median, minimum and maximum of the ratios."""
-    head = f"{'':52}{'greenroom':>11}"
-    yield head + "".join(f"{'llama ' + kv:>13}{'ratio':>8}{'(least–most)':>15}" for kv in KV)
+    formats = [side for side in rounds[0] if side != "greenroom"]
+    head = f"{'':58}{'greenroom':>11}"
+    yield head + "".join(f"{'llama ' + kv:>13}{'ratio':>8}{'(least–most)':>15}" for kv in formats)
     for name in rounds[0]["greenroom"]:
         ours = [figures["greenroom"][name] for figures in rounds]
-        line = f"{name:52}{statistics.median(ours):11.1f}"
-        for kv in KV:
+        line = f"{name:58}{statistics.median(ours):11.1f}"
+        for kv in formats:
             theirs = [figures[kv][name] for figures in rounds]
             pairs = zip(ours, theirs, strict=True)
             ratios = [their / our if name in TIMES else our / their for our, their in pairs]
@@ -186,21 +206,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depth", type=int, default=4096, help="depth in tokens at which the last two speeds are measured")
-    parser.add_argument("--only", default="", metavar="TEXT", help="measure only figures with this text in their name")
+    parser.add_argument("--llama-kv", default="f16", metavar="TYPES", help="llama.cpp's cache types, with commas between them")
+    parser.add_argument("--only", default="", metavar="REGEX", help="measure only figures whose name matches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds to this file")
     args = parser.parse_args()
-    sides = {"greenroom": Greenroom(args)} | {kv: Llama(args, kv) for kv in KV}
+    sides = {"greenroom": Greenroom(args)} | {kv: Llama(args, kv) for kv in args.llama_kv.split(",")}
     rounds: list[dict[str, Figures]] = []
     for n in range(args.rounds):
         order = list(sides) if n % 2 == 0 else list(reversed(sides))
         figures: dict[str, Figures] = {side: {} for side in order}
         for what, measure in speeds(args.depth).items():
-            if args.only not in what:
+            if not re.search(args.only, what):
                 continue
             print(f"round {n + 1} of {args.rounds}: {what}", file=sys.stderr, flush=True)
             for side in order:
                 figures[side][what] = measure(sides[side])
-        if args.only in TIMES[0]:
+        if re.search(args.only, TIMES[0]):
             for side in order:
                 figures[side] |= dict(zip(TIMES, sides[side].restore(), strict=True))
         rounds.append(figures)

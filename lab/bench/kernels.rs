@@ -9,8 +9,8 @@ use greenroom_engine::{Isa, KvFormat, probes};
 
 /// Time of single kernels, on one thread
 ///
-/// Products with a feed-forward matrix (1 row: decoding, 4: a small batch, 64: a chunk of a prompt), attention
-/// of 1 and 16 rows with 4 query heads, and quantizing 256 rows of a head.
+/// Products with a feed-forward matrix (1 row: decoding, 4 and 8: small batches, 64: a chunk of a prompt),
+/// attention of 1 and 16 rows with 4 query heads, and quantizing 256 rows of a head.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench kernels --repeat 5\n         \
     GREENROOM_ISA=avx2 greenroom-lab bench kernels")]
@@ -21,6 +21,12 @@ pub(super) struct Args {
     /// Width of the residual stream; the matrix is four times as high
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u16).range(256..))]
     width: u16,
+    /// Rows of activations of the products
+    #[arg(
+        long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4, 8, 64],
+        value_parser = at_least_one
+    )]
+    rows: Vec<usize>,
     /// Tokens that attention reads
     #[arg(long, value_name = "N", default_value_t = 4096)]
     depth: usize,
@@ -32,9 +38,9 @@ impl Args {
         let k = usize::from(self.width).next_multiple_of(256);
         // A mix has no kernel of its own.
         for dtype in Dtype::ALL.iter().filter(|dtype| **dtype != Dtype::Q4KM) {
-            for n_rows in [1, 4, 64] {
-                let probe = probes::product(*dtype, 4 * k, k, n_rows)?;
-                self.time(bench, ("product", dtype.word(), n_rows), probe, &mut figures);
+            for n_rows in &self.rows {
+                let probe = probes::product(*dtype, 4 * k, k, *n_rows)?;
+                self.time(bench, ("product", dtype.word(), *n_rows), probe, &mut figures);
             }
         }
         for (word, kv) in [("f16", KvFormat::F16), ("q8", KvFormat::Q8), ("q4", KvFormat::Q4)] {

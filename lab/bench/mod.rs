@@ -11,6 +11,7 @@ mod growth;
 mod kernels;
 mod lab;
 mod latency;
+mod limits;
 mod memory;
 mod model;
 mod peer;
@@ -97,6 +98,7 @@ enum BenchKind {
     Concurrent(latency::Concurrent),
     Sampling(sampling::Args),
     Kernels(kernels::Args),
+    Limits(limits::Args),
     Scenario(scenario::Args),
     Routing(routing::Args),
     Memory(memory::Args),
@@ -145,6 +147,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         BenchKind::Concurrent(args) => args.run(&mut bench),
         BenchKind::Sampling(args) => args.run(&mut bench),
         BenchKind::Kernels(args) => args.run(&mut bench),
+        BenchKind::Limits(args) => args.run(&mut bench),
         BenchKind::Scenario(args) => args.run(&mut bench),
         BenchKind::Routing(args) => args.run(&mut bench),
         BenchKind::Memory(args) => args.run(&mut bench),

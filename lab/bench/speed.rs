@@ -3,6 +3,7 @@
 use super::lab::{Ask, Bench, Player, Timed};
 use super::peer::Peer;
 use super::report::{Figure, Figures, Row, median};
+use greenroom_engine::Sampling;
 use std::time::Duration;
 
 /// Tokens of a prompt whose reading is not measured.
@@ -35,6 +36,12 @@ pub(super) struct Decode {
     /// Tokens already in the session
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 512, 4096])]
     depth: Vec<usize>,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    temperature: f32,
+    /// Share of the probability that tokens are drawn from
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    top_p: f32,
     /// Also time another engine on the same file, in turn
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) peer: Option<Peer>,
@@ -121,6 +128,12 @@ impl Prefill {
 }
 
 impl Decode {
+    /// Settings of a repetition: each draws other tokens.
+    fn sampling(&self, repetition: u16) -> Sampling {
+        let (temperature, top_p) = (self.temperature, self.top_p);
+        Sampling { temperature, top_p, seed: repetition.into(), ..Sampling::default() }
+    }
+
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
         let mut rival = self.peer.map(|peer| peer.open(bench)).transpose()?;
         if let Some(rival) = &rival {
@@ -135,7 +148,8 @@ impl Decode {
             for n in bench.repeats() {
                 bench.show_activity(format!("decoding at depth {depth}, {} time", ordinal(n)));
                 let text = bench.more(&agent, &primed, SHORT)?;
-                let turn = lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?;
+                let ask = Ask { text, n_tokens: self.tokens, cold: false };
+                let turn = lab.turn_with(&agent, ask, self.sampling(n))?;
                 if let Some(rival) = &mut rival {
                     bench.show_activity(format!("the same with candle, {} time", ordinal(n)));
                     theirs.push(rival.decode(turn.read(), turn.usage.generated)?);

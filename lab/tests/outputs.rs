@@ -23,6 +23,7 @@ const COMMANDS: &[&str] = &[
     "bench ttft --context 300",
     "bench concurrent --context 64 --tokens 2 --late 32",
     "bench kernels --calls 1 --width 256 --depth 256",
+    "bench limits --tokens 8 --depth 0 --decode 2",
     "bench sampling --vocabulary 1000 --draws 2 --tokens 8",
     "bench scenario --model understudy --file model.yaml --max-tokens 2",
     "bench routing --context 64 --experts 2 --tokens 2",
