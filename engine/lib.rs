@@ -29,6 +29,7 @@
 
 mod agent;
 mod answer;
+mod config;
 mod conversation;
 mod device;
 mod engine;
@@ -60,9 +61,10 @@ mod turns;
 
 pub use agent::{Agent, Reply};
 pub use answer::*;
+pub use config::EngineConfig;
 pub use conversation::*;
 pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, default_gpu, gpus};
-pub use engine::{Engine, EngineConfig, Loading, Turn};
+pub use engine::{Engine, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use greenroom_kernels::Isa;
 pub use header::ModelHeader;
